@@ -1,0 +1,240 @@
+//! Laws of a round, over arbitrary tasks and policies.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use evenhand_policy::admission::{
+    AdmissionOptions, AdmissionPolicy, BasePriority, DeferralReason, Round, ScoringOptions, Task,
+    TaskId, ValueClass, admit,
+};
+use evenhand_policy::{TeamId, TenantId};
+use proptest::collection::btree_map;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+fn any_task_but_its_id()
+-> impl Strategy<Value = (&'static str, &'static str, ValueClass, u32, u64, u64)> {
+    (
+        select(vec!["a", "b", "c", "d"]),
+        select(vec!["x", "y", "z"]),
+        select(ValueClass::ALL.to_vec()),
+        0..=100_u32,
+        prop_oneof![9 => 0..20_u64, 1 => any::<u64>()],
+        prop_oneof![9 => 0..400_u64, 1 => any::<u64>()],
+    )
+}
+
+fn any_tasks() -> impl Strategy<Value = Vec<Task>> {
+    let tasks = btree_map("[A-Za-z0-9]{1,3}", any_task_but_its_id(), 0..30);
+    let task = |(id, (tenant, team, value, priority, wait_ticks, cost_micros)): (String, _)| Task {
+        task_id: TaskId::try_from(id).expect("well-formed"),
+        tenant_id: TenantId::try_from(tenant).expect("well-formed"),
+        team_id: TeamId::try_from(team).expect("well-formed"),
+        value,
+        base_priority: BasePriority::new(priority).expect("0 to 100"),
+        wait_ticks,
+        cost_micros,
+    };
+    tasks
+        .prop_map(move |tasks| tasks.into_iter().map(task).collect::<Vec<_>>())
+        .prop_shuffle()
+}
+
+fn any_policy() -> impl Strategy<Value = AdmissionPolicy> {
+    let scoring = (0..60_u32, 0..20_u32, 0..20_u32);
+    let windows = (0..6_u32, 0..6_u32, 0..3_u32);
+    (scoring, windows).prop_map(|(scoring, windows)| {
+        let (aging_per_tick, max_aging_ticks, starvation_ticks) = scoring;
+        let (per_tenant_window, per_team_window, max_forced_per_tenant) = windows;
+        let scoring = ScoringOptions {
+            aging_per_tick,
+            max_aging_ticks,
+            starvation_ticks,
+            ..ScoringOptions::default()
+        };
+        let options = AdmissionOptions {
+            scoring,
+            per_tenant_window,
+            per_team_window,
+            max_forced_per_tenant,
+        };
+        AdmissionPolicy::new(options).expect("the default weights are far enough apart")
+    })
+}
+
+fn any_capacity() -> impl Strategy<Value = u64> {
+    prop_oneof![0..3000_u64, any::<u64>()]
+}
+
+/// What must happen to `task`, given only what was admitted before it.
+fn verdict(
+    policy: &AdmissionPolicy,
+    capacity: u64,
+    before: &[&Task],
+    task: &Task,
+) -> Option<DeferralReason> {
+    let forced = |task: &Task| task.wait_ticks >= u64::from(policy.scoring().starvation_ticks());
+    let of_tenant = |other: &&&Task| other.tenant_id == task.tenant_id;
+    let count = |matching: usize| u32::try_from(matching).expect("few tasks");
+    let tenant = count(before.iter().filter(of_tenant).count());
+    let tenant_forced = count(
+        before
+            .iter()
+            .filter(of_tenant)
+            .filter(|other| forced(other))
+            .count(),
+    );
+    let team = count(
+        before
+            .iter()
+            .filter(|other| other.team_id == task.team_id)
+            .count(),
+    );
+    let spent: u128 = before
+        .iter()
+        .map(|other| u128::from(other.cost_micros))
+        .sum();
+    let checks = [
+        (
+            forced(task) && tenant_forced >= policy.max_forced_per_tenant(),
+            DeferralReason::ForcedAllowance,
+        ),
+        (
+            tenant >= policy.per_tenant_window(),
+            DeferralReason::TenantWindow,
+        ),
+        (team >= policy.per_team_window(), DeferralReason::TeamWindow),
+        (
+            spent + u128::from(task.cost_micros) > u128::from(capacity),
+            DeferralReason::Capacity,
+        ),
+    ];
+    checks
+        .into_iter()
+        .find_map(|(applies, reason)| applies.then_some(reason))
+}
+
+fn micros_by<'a, Id: Ord>(
+    admitted: &[&'a Task],
+    id: fn(&'a Task) -> &'a Id,
+) -> BTreeMap<&'a Id, (u32, u64)> {
+    let mut amounts = BTreeMap::new();
+    for task in admitted {
+        let (count, micros) = amounts.entry(id(task)).or_insert((0, 0));
+        *count += 1;
+        *micros += task.cost_micros;
+    }
+    amounts
+}
+
+fn find<'a>(tasks: &'a [Task], id: &TaskId) -> &'a Task {
+    tasks
+        .iter()
+        .find(|task| task.task_id == *id)
+        .expect("a round speaks of its tasks")
+}
+
+fn admitted<'a>(round: &Round, tasks: &'a [Task]) -> Vec<&'a Task> {
+    round.admitted().iter().map(|id| find(tasks, id)).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn the_order_of_the_input_changes_nothing(
+        (tasks, shuffled) in any_tasks().prop_flat_map(|tasks| (Just(tasks.clone()), Just(tasks).prop_shuffle())),
+        policy in any_policy(),
+        capacity in any_capacity(),
+    ) {
+        prop_assert_eq!(admit(&policy, &tasks, capacity), admit(&policy, &shuffled, capacity));
+    }
+
+    #[test]
+    fn tasks_are_ranked_by_score_then_id_and_forced_ones_come_first(tasks in any_tasks(), policy in any_policy()) {
+        let round = admit(&policy, &tasks, 1000).expect("no duplicates");
+        let ranked = round.ranked();
+        prop_assert!(ranked.is_sorted_by_key(|task| (Reverse(task.score()), task.task_id().clone())));
+        prop_assert!(ranked.is_sorted_by_key(|task| !task.is_forced()));
+        for entry in ranked {
+            let task = find(&tasks, entry.task_id());
+            let score = policy.scoring().score(task.value, task.base_priority, task.wait_ticks);
+            prop_assert_eq!(entry.score(), score);
+            prop_assert_eq!(entry.is_forced(), policy.scoring().is_forced(task.wait_ticks));
+        }
+    }
+
+    #[test]
+    fn every_task_is_admitted_or_deferred_for_the_first_reason_that_applies(
+        tasks in any_tasks(),
+        policy in any_policy(),
+        capacity in any_capacity(),
+    ) {
+        let round = admit(&policy, &tasks, capacity).expect("no duplicates");
+        let mut before = Vec::new();
+        let mut deferred = Vec::new();
+        for entry in round.ranked() {
+            let task = find(&tasks, entry.task_id());
+            match verdict(&policy, capacity, &before, task) {
+                None => before.push(task),
+                Some(reason) => deferred.push((&task.task_id, reason)),
+            }
+        }
+        prop_assert_eq!(admitted(&round, &tasks), before);
+        let actual = round.deferred().iter().map(|task| (task.task_id(), task.reason()));
+        prop_assert_eq!(actual.collect::<Vec<_>>(), deferred);
+        let spoken_of: BTreeSet<&TaskId> = round.ranked().iter().map(|task| task.task_id()).collect();
+        prop_assert_eq!(spoken_of.len(), tasks.len());
+        prop_assert_eq!(round.admitted().len() + round.deferred().len(), tasks.len());
+    }
+
+    #[test]
+    fn windows_allowance_and_capacity_are_never_exceeded(
+        tasks in any_tasks(),
+        policy in any_policy(),
+        capacity in any_capacity(),
+    ) {
+        let round = admit(&policy, &tasks, capacity).expect("no duplicates");
+        prop_assert!(round.spent_micros() <= capacity);
+        prop_assert!(round.by_tenant().values().all(|share| share.count() <= policy.per_tenant_window()));
+        prop_assert!(round.by_team().values().all(|share| share.count() <= policy.per_team_window()));
+        let admitted = admitted(&round, &tasks);
+        for tenant in round.by_tenant().keys() {
+            let is_forced = |task: &&&Task| task.tenant_id == *tenant && policy.scoring().is_forced(task.wait_ticks);
+            let forced = admitted.iter().filter(is_forced).count();
+            prop_assert!(forced <= usize::try_from(policy.max_forced_per_tenant()).expect("fits"));
+        }
+    }
+
+    #[test]
+    fn shares_deviation_and_fairness_follow_from_the_admitted_tasks(
+        tasks in any_tasks(),
+        policy in any_policy(),
+        capacity in any_capacity(),
+    ) {
+        let round = admit(&policy, &tasks, capacity).expect("no duplicates");
+        let admitted = admitted(&round, &tasks);
+        let by_tenant = micros_by(&admitted, |task| &task.tenant_id);
+        let actual = round.by_tenant().iter().map(|(id, share)| (id, (share.count(), share.micros())));
+        prop_assert_eq!(actual.collect::<BTreeMap<_, _>>(), by_tenant.clone());
+        let by_team = round.by_team().iter().map(|(id, share)| (id, (share.count(), share.micros())));
+        prop_assert_eq!(by_team.collect::<BTreeMap<_, _>>(), micros_by(&admitted, |task| &task.team_id));
+        prop_assert_eq!(round.spent_micros(), by_tenant.values().map(|(_, micros)| micros).sum::<u64>());
+
+        let micros = by_tenant.values().map(|(_, micros)| *micros);
+        let deviation = micros.clone().max().unwrap_or(0) - micros.min().unwrap_or(0);
+        prop_assert_eq!(round.max_tenant_deviation(), deviation);
+
+        let report = round.fairness();
+        prop_assert_eq!(report.tenants().len(), by_tenant.len());
+        for (tenant, fairness) in report.tenants() {
+            let of_tenant = admitted.iter().filter(|task| task.tenant_id == *tenant);
+            let largest = of_tenant.map(|task| task.cost_micros).max().expect("admitted");
+            let tenants = u64::try_from(by_tenant.len()).expect("fits");
+            let allowance = u128::from(round.spent_micros().div_ceil(tenants)) + u128::from(largest);
+            let (_, micros) = by_tenant[tenant];
+            prop_assert_eq!(fairness.is_within_allowance(), u128::from(micros) <= allowance);
+        }
+        prop_assert_eq!(report.is_fair(), report.tenants().values().all(|tenant| tenant.is_within_allowance()));
+    }
+}

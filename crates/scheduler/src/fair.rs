@@ -1,0 +1,444 @@
+//! One durable order, one tenant at a time: register, tick, settle.
+
+use core::fmt;
+use core::panic::AssertUnwindSafe;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use evenhand_policy::{
+    PoolId, SchedulerShardId, StarvationBound, TenantId, WeightedFairnessPolicy,
+};
+use evenhand_store::{
+    PolicyRegistration, PoolScoring, Reservation, ReservationCount, ReservationIdMint,
+    ReservationStore, ReserveRequest, SEQUENCE_MAX, StoreError, StoreErrorKind, Timestamp,
+};
+use futures::FutureExt;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::{RetryPolicy, retry};
+use crate::tenant::{BoxError, RunReport, Selection, TenantOutcome, TenantScheduler};
+use crate::text::panic_message;
+
+/// What a scheduler binds and how patient it is; every default is right for one shard with the pool `default`.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct SchedulerOptions {
+    /// The pool that the shard serves.
+    pub pool: PoolId,
+    /// How the pool's runs are ranked. The first registration of a pool decides.
+    pub scoring: PoolScoring,
+    /// How reservations and registration are repeated when the store does not answer.
+    pub retry: RetryPolicy,
+}
+
+/// The policy could not be bound to its shard, so nothing was started.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot bind shard {shard} to pool {pool}")]
+pub struct SchedulerError {
+    shard: SchedulerShardId,
+    pool: PoolId,
+    source: StoreError,
+}
+
+impl SchedulerError {
+    /// What callers branch on: *policy conflict* says that shard or pool are bound to something else.
+    pub fn kind(&self) -> StoreErrorKind {
+        self.source.kind()
+    }
+}
+
+/// No sequence was reserved, or nobody knows whether one was.
+///
+/// It carries the whole request. [`settle`](DurableFairScheduler::settle) finishes it, in this process or in another.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot reserve a sequence of shard {} as {}", .request.shard, .request.id)]
+pub struct TickError {
+    request: Box<ReserveRequest>,
+    retries: u32,
+    may_have_reserved: bool,
+    source: StoreError,
+}
+
+impl TickError {
+    /// What callers branch on: the kind of the last answer.
+    pub fn kind(&self) -> StoreErrorKind {
+        self.source.kind()
+    }
+
+    /// Whether settling the request can succeed later.
+    pub fn is_retryable(&self) -> bool {
+        self.source.is_retryable()
+    }
+
+    /// Whether the sequence may have been taken: at least one of the calls got no answer.
+    pub fn may_have_reserved(&self) -> bool {
+        self.may_have_reserved
+    }
+
+    /// The request as it was sent.
+    pub fn request(&self) -> &ReserveRequest {
+        &self.request
+    }
+
+    /// The request as it was sent, taken out.
+    pub fn into_request(self) -> ReserveRequest {
+        *self.request
+    }
+
+    /// How many times the request was repeated.
+    pub fn retries(&self) -> u32 {
+        self.retries
+    }
+}
+
+/// How a tick's sequence ended.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum TickOutcome {
+    /// The tenant ran one run.
+    Ran(RunReport),
+    /// The tenant had no ready run.
+    Idle,
+    /// The tenant had ready runs, but none that could be taken.
+    Contended,
+    /// The tenant could not be looked at, for this reason. It costs the tenant the sequence.
+    Failed(BoxError),
+}
+
+impl TickOutcome {
+    /// The outcome's name in events and output.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Ran(_) => "ran",
+            Self::Idle => "idle",
+            Self::Contended => "contended",
+            Self::Failed(_) => "failed",
+        }
+    }
+}
+
+/// One consumed sequence: whose it was, and how it ended.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Tick {
+    /// The reservation of the sequence.
+    pub reservation: Reservation,
+    /// The tenant that the cycle names for it.
+    pub tenant: TenantId,
+    /// How many reservations there are at most until the tenant's next selection.
+    pub bound: StarvationBound,
+    /// How many times the reservation was asked for again.
+    pub retries: u32,
+    /// How the sequence ended.
+    pub outcome: TickOutcome,
+}
+
+impl Tick {
+    /// The sequence.
+    pub fn sequence(&self) -> u64 {
+        self.reservation.first_sequence
+    }
+}
+
+/// Schedules the tenants of one policy over the durable order of its shard.
+///
+/// Any number of schedulers, in any number of processes, may share a shard. Each [`tick`](Self::tick) first takes the
+/// next sequence of the one global order and then looks only at the tenant that this sequence names. A slot whose
+/// tenant is idle is consumed and never given to another tenant, so that the order of selections, and each tenant's
+/// bound, is exact whoever ticks and whatever fails.
+///
+/// Most people want the [`Worker`](crate::Worker), which ticks for them, only while there is something to do, and many
+/// runs at a time.
+///
+/// # Examples
+///
+/// ```
+/// use evenhand_policy::{SchedulerShardId, TenantFairnessWeight, TenantId, WeightedFairnessPolicy};
+/// use evenhand_scheduler::{
+///     DurableFairScheduler, Handlers, Job, JobOutcome, QueueTenantScheduler, RunContext, SchedulerOptions,
+///     TickOutcome,
+/// };
+/// use evenhand_store::{RunQueue, memory::MemoryStore};
+/// use tokio_util::sync::CancellationToken;
+///
+/// #[derive(serde::Serialize, serde::Deserialize)]
+/// struct Ping;
+///
+/// impl Job for Ping {
+///     const KIND: &'static str = "ping";
+/// }
+///
+/// async fn ping(_: Ping, _: RunContext) -> Result<JobOutcome, core::convert::Infallible> {
+///     Ok(JobOutcome::Done)
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let (busy, idle) = (TenantId::try_from("busy")?, TenantId::try_from("idle")?);
+/// let policy = WeightedFairnessPolicy::new(
+///     SchedulerShardId::try_from("primary-v1")?,
+///     [TenantFairnessWeight::new(busy.clone(), 1)?, TenantFairnessWeight::new(idle.clone(), 1)?],
+/// )?;
+/// let store = MemoryStore::new("2026-05-01T12:00:00Z".parse()?);
+/// let queue = QueueTenantScheduler::new(&store, Handlers::new().on::<Ping>(ping));
+/// let scheduler =
+///     DurableFairScheduler::register(&store, policy, queue, SchedulerOptions::default()).await?;
+/// store.enqueue(&Ping.new_run(busy.clone())?).await?;
+///
+/// let cancel = CancellationToken::new();
+/// let first = scheduler.tick(&cancel).await?.expect("not cancelled");
+/// assert_eq!((first.sequence(), &first.tenant), (0, &busy));
+/// assert!(matches!(first.outcome, TickOutcome::Ran(_)));
+///
+/// // The next slot is the other tenant's, whether it has work or not.
+/// let second = scheduler.tick(&cancel).await?.expect("not cancelled");
+/// assert_eq!((second.sequence(), &second.tenant), (1, &idle));
+/// assert!(matches!(second.outcome, TickOutcome::Idle));
+/// # Ok(())
+/// # }
+/// ```
+pub struct DurableFairScheduler<S, T> {
+    store: S,
+    policy: Arc<WeightedFairnessPolicy>,
+    tenant_scheduler: T,
+    retry: RetryPolicy,
+    mint: Mutex<ReservationIdMint>,
+    // The mint counts monotonic time from here.
+    origin: Instant,
+}
+
+impl<S, T> fmt::Debug for DurableFairScheduler<S, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DurableFairScheduler")
+            .field("shard", self.policy.shard())
+            .field("digest", &self.policy.digest())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: ReservationStore, T: TenantScheduler> DurableFairScheduler<S, T> {
+    /// Binds the policy to its shard and the shard to its pool, before anything can be claimed.
+    ///
+    /// # Errors
+    ///
+    /// Of kind *policy conflict* when the shard is bound to another policy or pool, when another shard serves the pool,
+    /// or when the pool is ranked by another scoring; *retired*, *corrupt*; *unavailable* or *outcome unknown* when the
+    /// store did not answer for as long as the options say. Registering again is always safe.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave the policy registered, which is what the next call wants anyway.
+    pub async fn register(
+        store: S,
+        policy: WeightedFairnessPolicy,
+        tenant_scheduler: T,
+        options: SchedulerOptions,
+    ) -> Result<Self, SchedulerError> {
+        let SchedulerOptions {
+            pool,
+            scoring,
+            retry: patience,
+        } = options;
+        let registration = PolicyRegistration::new(policy.clone())
+            .in_pool(pool.clone())
+            .scored_by(scoring);
+        let forever = core::future::pending();
+        let asked = retry(patience, forever, || store.register_policy(&registration)).await;
+        let registered = asked.result.map_err(|source| SchedulerError {
+            shard: policy.shard().clone(),
+            pool,
+            source,
+        })?;
+        tracing::info!(
+            shard = %policy.shard(),
+            digest = %policy.digest(),
+            created = registered.created,
+            "the policy is bound"
+        );
+        let origin = Instant::now();
+        Ok(Self {
+            store,
+            policy: Arc::new(policy),
+            tenant_scheduler,
+            retry: patience,
+            mint: Mutex::new(ReservationIdMint::new(
+                registered.store_time,
+                origin.elapsed(),
+            )),
+            origin,
+        })
+    }
+
+    /// The policy that is bound to the shard.
+    pub fn policy(&self) -> &WeightedFairnessPolicy {
+        &self.policy
+    }
+
+    /// Takes the next sequence and looks at its tenant: at most one run, to its end.
+    ///
+    /// `None` says that `cancel` was cancelled, and that no sequence was consumed.
+    ///
+    /// # Errors
+    ///
+    /// When no sequence was reserved, or when nobody knows whether one was: after the retries that the options allow,
+    /// or when `cancel` ended them. The error carries the request for [`settle`](Self::settle). A tenant that could not
+    /// be looked at is no error, but [`TickOutcome::Failed`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave a sequence consumed without an outcome, and a run under a lease that has to
+    /// expire. Cancel `cancel` instead, or write the id down first: see [`mint_request`](Self::mint_request).
+    pub async fn tick(&self, cancel: &CancellationToken) -> Result<Option<Tick>, TickError> {
+        self.settle(self.mint_request(), cancel).await
+    }
+
+    /// A request with a new id, for callers who write the id down before they [`settle`](Self::settle) it.
+    ///
+    /// Minting consumes nothing. The id alone is enough to make the request again:
+    /// `ReserveRequest::new(policy, id, ReservationCount::ONE)`.
+    pub fn mint_request(&self) -> ReserveRequest {
+        let id = self.lock_mint().mint(self.origin.elapsed());
+        ReserveRequest::new(&self.policy, id, ReservationCount::ONE)
+    }
+
+    /// Finishes a tick whose request is known, also one of another process that is gone.
+    ///
+    /// The same id always means the same sequence, so its tenant is looked at again. In a queue of ours that cannot run
+    /// a second run: a claim that was made answers with the same run while its lease lives.
+    ///
+    /// `None` says that `cancel` was cancelled, and that nothing was sent.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`tick`](Self::tick); of kind *invalid* when the request is for another shard or for more than one
+    /// sequence; *expired* when too much time has passed to tell whether the id was used.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`tick`](Self::tick); settling again is always right.
+    pub async fn settle(
+        &self,
+        request: ReserveRequest,
+        cancel: &CancellationToken,
+    ) -> Result<Option<Tick>, TickError> {
+        if cancel.is_cancelled() {
+            return Ok(None);
+        }
+        let fits = request.shard == *self.policy.shard() && request.count == ReservationCount::ONE;
+        if !fits {
+            let reason = "the request is not for one sequence of this scheduler's shard";
+            return Err(TickError {
+                request: Box::new(request),
+                retries: 0,
+                may_have_reserved: false,
+                source: StoreError::new(StoreErrorKind::Invalid, reason),
+            });
+        }
+        let (selection, retries) = self.reserve(request, cancel).await?;
+        let outcome = self.tick_tenant(&selection, cancel).await;
+        tracing::debug!(
+            shard = %selection.shard(),
+            sequence = selection.sequence(),
+            tenant = %selection.tenant(),
+            outcome = outcome.as_str(),
+            retries,
+            "tick"
+        );
+        Ok(Some(Tick {
+            reservation: *selection.reservation(),
+            tenant: selection.tenant().clone(),
+            bound: selection.bound(),
+            retries,
+            outcome,
+        }))
+    }
+
+    async fn reserve(
+        &self,
+        request: ReserveRequest,
+        cancel: &CancellationToken,
+    ) -> Result<(Selection, u32), TickError> {
+        let mut asked_at = Instant::now();
+        let asked = retry(self.retry, cancel.cancelled(), || {
+            asked_at = Instant::now();
+            self.store.reserve(&request)
+        })
+        .await;
+        match asked.result {
+            Ok(reservation) => {
+                self.observe(reservation.store_time, Some(reservation.reserved_at));
+                let sequence = reservation.first_sequence;
+                let policy = Arc::clone(&self.policy);
+                let selection = Selection::reserved(policy, reservation, sequence, asked_at);
+                Ok((selection, asked.retries))
+            }
+            Err(source) => {
+                self.follow_the_clock_after(&source).await;
+                Err(TickError {
+                    request: Box::new(request),
+                    retries: asked.retries,
+                    may_have_reserved: asked.unknown,
+                    source,
+                })
+            }
+        }
+    }
+
+    /// An id that was refused for its time was minted from a stale reading: the next one should not be.
+    async fn follow_the_clock_after(&self, error: &StoreError) {
+        let shard = self.policy.shard();
+        let stale = matches!(
+            error.kind(),
+            StoreErrorKind::ClockSkew | StoreErrorKind::Expired
+        );
+        if !stale {
+            return;
+        }
+        let Ok(cursor) = self.store.cursor(shard).await else {
+            return;
+        };
+        let newest = cursor
+            .next_sequence
+            .map_or(SEQUENCE_MAX, |next| next.saturating_sub(1));
+        let Ok(reservations) = self.store.reservations(shard, newest, 1).await else {
+            return;
+        };
+        let reserved_at = reservations
+            .first()
+            .map(|reservation| reservation.reserved_at);
+        self.observe(cursor.store_time, reserved_at);
+    }
+
+    /// Takes over the store's clock, or the newest row's time where the clock has stepped back behind it: ids that
+    /// follow that time stay later than every id that can have been pruned.
+    fn observe(&self, store_time: Timestamp, newest: Option<Timestamp>) {
+        let time = newest.map_or(store_time, |newest| newest.max(store_time));
+        self.lock_mint().observe(time, self.origin.elapsed());
+    }
+
+    /// What goes wrong for one tenant, be it a panic, is that tenant's outcome and nobody else's.
+    async fn tick_tenant(&self, selection: &Selection, cancel: &CancellationToken) -> TickOutcome {
+        let tick = self.tenant_scheduler.tick(selection, cancel);
+        let error = match AssertUnwindSafe(tick).catch_unwind().await {
+            Ok(Ok(TenantOutcome::Ran(report))) => return TickOutcome::Ran(report),
+            Ok(Ok(TenantOutcome::Idle)) => return TickOutcome::Idle,
+            Ok(Ok(TenantOutcome::Contended)) => return TickOutcome::Contended,
+            Ok(Err(error)) => error,
+            Err(panic) => format!("the tenant's tick panicked: {}", panic_message(&*panic)).into(),
+        };
+        tracing::warn!(
+            shard = %selection.shard(),
+            sequence = selection.sequence(),
+            tenant = %selection.tenant(),
+            error = &*error,
+            "the tenant could not be looked at; its sequence is consumed"
+        );
+        TickOutcome::Failed(error)
+    }
+
+    fn lock_mint(&self) -> MutexGuard<'_, ReservationIdMint> {
+        // The mint is replaced in one assignment, so a panic elsewhere cannot have left it half changed.
+        self.mint.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

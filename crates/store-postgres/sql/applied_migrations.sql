@@ -1,0 +1,1 @@
+SELECT version, checksum, success FROM evenhand.migrations ORDER BY version

@@ -1,0 +1,1 @@
+SELECT evenhand.complete($1, $2, $3, $4)

@@ -1,0 +1,1 @@
+SELECT pool, tenant, queued, running, done, dead FROM evenhand.counts()

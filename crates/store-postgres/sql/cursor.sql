@@ -1,0 +1,1 @@
+SELECT next_sequence, store_time_us FROM evenhand.cursor($1)

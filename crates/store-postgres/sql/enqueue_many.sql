@@ -1,0 +1,1 @@
+SELECT run_id, created FROM evenhand.enqueue_many($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)

@@ -1,0 +1,1 @@
+SELECT pg_catalog.to_regclass('evenhand.migrations') IS NOT NULL

@@ -1,0 +1,1 @@
+SELECT canonical, digest FROM evenhand.load_policy($1)

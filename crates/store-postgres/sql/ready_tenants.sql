@@ -1,0 +1,1 @@
+SELECT tenants, store_time_us FROM evenhand.ready_tenants($1)

@@ -1,0 +1,1 @@
+SELECT evenhand.record_failed($1, $2)

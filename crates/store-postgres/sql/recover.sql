@@ -1,0 +1,1 @@
+SELECT requeued, dead FROM evenhand.recover($1)

@@ -1,0 +1,1 @@
+SELECT evenhand.release($1, $2, $3, $4, $5)

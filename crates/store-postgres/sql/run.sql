@@ -1,0 +1,1 @@
+SELECT * FROM evenhand.run($1)

@@ -1,0 +1,222 @@
+//! The runs: how they are enqueued, which one is the best, and how they are shown.
+
+use core::cmp::Reverse;
+use core::time::Duration;
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+use evenhand_policy::{PoolId, SchedulerShardId, TenantId};
+use jiff::Timestamp;
+
+use super::ready::{ready_time, tick_of};
+use crate::{
+    Enqueued, FailureOutcome, IdempotencyKey, Lease, NewRun, PageSize, PoolScoring, ReadyAt, Run,
+    RunCounts, RunFilter, RunId, RunPage, RunState, SequenceRecord, StoreError, StoreErrorKind,
+};
+
+/// All runs of all pools, and how the sequences that were looked at ended.
+#[derive(Default)]
+pub(super) struct Queue {
+    pub(super) rows: BTreeMap<RunId, Row>,
+    pub(super) settled: BTreeMap<(SchedulerShardId, u64), Settled>,
+    keys: BTreeMap<(PoolId, IdempotencyKey), RunId>,
+    runs_made: u64,
+}
+
+pub(super) struct Row {
+    pub(super) run: Run,
+    /// Whose right it is to work on the run; some exactly while it is running.
+    pub(super) lease: Option<Lease>,
+}
+
+pub(super) struct Settled {
+    pub(super) record: SequenceRecord,
+    /// What a failed attempt was answered, to answer the same again.
+    pub(super) failed_with: Option<FailureOutcome>,
+}
+
+impl Row {
+    /// Puts the run back in the queue, waiting from `ready_at` on.
+    pub(super) fn requeue(&mut self, ready_at: Timestamp) {
+        self.run.state = RunState::Queued;
+        self.set_ready(ready_at);
+        self.lease = None;
+    }
+
+    fn set_ready(&mut self, ready_at: Timestamp) {
+        self.run.ready_at = ready_at;
+        self.run.spec.ready_at = ReadyAt::At(ready_at);
+    }
+
+    fn is_queued_in(&self, pool: &PoolId) -> bool {
+        self.run.state == RunState::Queued && self.run.spec.pool == *pool
+    }
+}
+
+impl Queue {
+    pub(super) fn enqueue_many(
+        &mut self,
+        clock: Timestamp,
+        runs: &[NewRun],
+        wait_tick: impl Fn(&PoolId) -> Duration,
+    ) -> Result<Vec<Enqueued>, StoreError> {
+        // Refuse before the first change, so that a refused call enqueues nothing.
+        let mut named: BTreeMap<(PoolId, IdempotencyKey), &NewRun> = BTreeMap::new();
+        for run in runs {
+            let Some(key) = key_of(run) else { continue };
+            let first = match self.keys.get(&key).and_then(|id| self.rows.get(id)) {
+                Some(row) => &row.run.spec,
+                None => *named.entry(key).or_insert(run),
+            };
+            if !same_content(first, run) {
+                return Err(StoreError::new(
+                    StoreErrorKind::RunConflict,
+                    "the idempotency key names a run with other content",
+                ));
+            }
+        }
+        Ok(runs.iter().map(|run| self.enqueue(clock, run, wait_tick(&run.pool))).collect())
+    }
+
+    fn enqueue(&mut self, clock: Timestamp, spec: &NewRun, wait_tick: Duration) -> Enqueued {
+        let id = self.next_id(clock);
+        if let Some(key) = key_of(spec) {
+            match self.keys.entry(key) {
+                Entry::Occupied(named) => return Enqueued::new(*named.get(), false),
+                Entry::Vacant(free) => {
+                    free.insert(id);
+                }
+            }
+        }
+        let ready_at = ready_time(clock, spec.ready_at, wait_tick);
+        let run = Run::queued(id, spec.clone(), ready_at, clock);
+        let mut row = Row { run, lease: None };
+        row.set_ready(ready_at);
+        self.rows.insert(id, row);
+        Enqueued::new(id, true)
+    }
+
+    /// A UUIDv7 whose random part is a number, so that runs enqueued at one time keep their order.
+    fn next_id(&mut self, clock: Timestamp) -> RunId {
+        self.runs_made += 1;
+        let millis = u64::try_from(clock.as_millisecond()).unwrap_or(0);
+        let mut random = [0; 10];
+        random[2..].copy_from_slice(&self.runs_made.to_be_bytes());
+        RunId::new(uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid())
+    }
+
+    /// Rounds the ready times of runs that were enqueued before their pool was registered to the pool's wait tick.
+    pub(super) fn rank_anew(&mut self, clock: Timestamp, pool: &PoolId, scoring: &PoolScoring) {
+        for row in self.rows.values_mut().filter(|row| row.is_queued_in(pool)) {
+            if row.run.ready_at > clock {
+                let ready_at = ReadyAt::At(row.run.ready_at);
+                row.set_ready(ready_time(clock, ready_at, scoring.wait_tick()));
+            }
+        }
+    }
+
+    /// The best ready run of the tenant: highest score, then earliest ready tick, then smallest id.
+    pub(super) fn best(
+        &self,
+        clock: Timestamp,
+        pool: &PoolId,
+        tenant: &TenantId,
+        scoring: &PoolScoring,
+    ) -> Option<RunId> {
+        self.rows
+            .values()
+            .filter(|row| row.is_queued_in(pool) && row.run.spec.tenant == *tenant)
+            .filter_map(|row| {
+                let Run { id, spec, ready_at, .. } = &row.run;
+                let ready_tick = tick_of(*ready_at, scoring.wait_tick());
+                let wait_ticks = wait_ticks(clock, *ready_at, scoring.wait_tick())?;
+                let score =
+                    scoring.scoring().score(spec.value_class, spec.base_priority, wait_ticks);
+                Some((score, Reverse(ready_tick), Reverse(*id)))
+            })
+            .max()
+            .map(|(_, _, Reverse(id))| id)
+    }
+
+    pub(super) fn ready_tenants(
+        &self,
+        clock: Timestamp,
+        pool: &PoolId,
+        wait_tick: Duration,
+    ) -> BTreeSet<TenantId> {
+        self.rows
+            .values()
+            .filter(|row| row.is_queued_in(pool))
+            .filter(|row| wait_ticks(clock, row.run.ready_at, wait_tick).is_some())
+            .map(|row| row.run.spec.tenant.clone())
+            .collect()
+    }
+
+    pub(super) fn run(&self, id: RunId) -> Option<Run> {
+        self.rows.get(&id).map(|row| row.run.clone())
+    }
+
+    pub(super) fn page(
+        &self,
+        filter: &RunFilter,
+        after: Option<RunId>,
+        size: PageSize,
+    ) -> RunPage {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut fitting = self
+            .rows
+            .range((from, Bound::Unbounded))
+            .map(|(_, row)| &row.run)
+            .filter(|run| filter.matches(run));
+        let size = usize::try_from(size.get()).unwrap_or(usize::MAX);
+        let runs: Vec<Run> = fitting.by_ref().take(size).cloned().collect();
+        let next = fitting.next().and_then(|_| runs.last().map(|run| run.id));
+        RunPage::new(runs, next)
+    }
+
+    pub(super) fn counts(&self) -> Vec<RunCounts> {
+        let mut counts: BTreeMap<(&PoolId, &TenantId), RunCounts> = BTreeMap::new();
+        for Row { run, .. } in self.rows.values() {
+            let counts = counts
+                .entry((&run.spec.pool, &run.spec.tenant))
+                .or_insert_with(|| RunCounts::new(run.spec.pool.clone(), run.spec.tenant.clone()));
+            match run.state {
+                RunState::Queued => counts.queued += 1,
+                RunState::Running => counts.running += 1,
+                RunState::Done => counts.done += 1,
+                RunState::Dead => counts.dead += 1,
+            }
+        }
+        counts.into_values().collect()
+    }
+
+    pub(super) fn sequences(
+        &self,
+        shard: &SchedulerShardId,
+        from_sequence: u64,
+        limit: u32,
+    ) -> Vec<SequenceRecord> {
+        self.settled
+            .range((shard.clone(), from_sequence)..=(shard.clone(), u64::MAX))
+            .take(usize::try_from(limit).unwrap_or(usize::MAX))
+            .map(|(_, settled)| settled.record.clone())
+            .collect()
+    }
+}
+
+/// How many whole ticks a run has waited; `None` as long as it is not ready.
+fn wait_ticks(clock: Timestamp, ready_at: Timestamp, wait_tick: Duration) -> Option<u64> {
+    u64::try_from(tick_of(clock, wait_tick) - tick_of(ready_at, wait_tick)).ok()
+}
+
+fn key_of(run: &NewRun) -> Option<(PoolId, IdempotencyKey)> {
+    run.idempotency_key.as_ref().map(|key| (run.pool.clone(), key.clone()))
+}
+
+/// Everything but the ready time is content: a repeated request may well mean another "in five minutes".
+fn same_content(first: &NewRun, second: &NewRun) -> bool {
+    let second = NewRun { ready_at: first.ready_at, ..second.clone() };
+    *first == second
+}

@@ -1,0 +1,6 @@
+//! Evenhand.
+
+extern crate alloc;
+
+#[cfg(feature = "postgres")]
+pub mod postgres;
