@@ -65,7 +65,7 @@ $$;
 -- Deletes up to `p_limit` reservations of one shard, oldest first, and steps over those that others hold.
 CREATE FUNCTION evenhand.prune_shard(p_shard_key integer, p_from bigint, p_keep bigint, p_limit integer)
 RETURNS integer
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     v_rows tid[];
@@ -102,6 +102,7 @@ CREATE FUNCTION evenhand.prune_reservations(
     OUT cutoff_us bigint, OUT deleted integer, OUT more boolean
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 AS $$
 DECLARE
     v_cutoff timestamptz := evenhand.clock() - p_window_ms * interval '1 millisecond';

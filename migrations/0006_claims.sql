@@ -239,6 +239,7 @@ CREATE FUNCTION evenhand.claim(
     OUT outcome text, OUT expires_at_us bigint, OUT run evenhand.run_row
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 AS $$
 DECLARE
     v_shard record;
@@ -311,6 +312,7 @@ $$;
 -- Records that looking at a sequence's tenant failed. A sequence that has an outcome keeps it.
 CREATE FUNCTION evenhand.record_failed(p_shard text, p_sequence bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 AS $$
 DECLARE
     v_shard_key integer;
@@ -375,6 +377,7 @@ RETURNS TABLE (
     ready_at_us bigint, claimed_at_us bigint, result text, ended_at_us bigint
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 AS $$
 DECLARE
     v_shard_key integer := evenhand.shard_key_of(p_shard);

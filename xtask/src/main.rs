@@ -1,8 +1,17 @@
 //! `cargo xtask`: what developers and CI do with this workspace beyond plain cargo.
 
+mod cargo;
+mod demo;
 mod interrupt;
+mod layers;
+mod no_std;
 mod pg;
+mod process;
 mod progress;
+mod qualify;
+mod table;
+mod test;
+mod tick;
 
 use core::error::Error;
 use std::process::ExitCode;
@@ -26,7 +35,16 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Demo(demo::Args),
+    #[command(hide = true)]
+    DemoWorker(demo::worker::Args),
+    Test(test::Args),
+    Qualify(qualify::Args),
     Pg(pg::Args),
+    Layers(layers::Args),
+    NoStd(no_std::Args),
+    #[command(hide = true)]
+    Tick(tick::Args),
 }
 
 /// How a command ended that could do its work.
@@ -69,7 +87,14 @@ async fn run_until_interrupted(command: Command) -> Outcome {
 
 async fn run(command: Command) -> Outcome {
     match command {
+        Command::Demo(args) => demo::run(args).await,
+        Command::DemoWorker(args) => demo::worker::run(args).await,
+        Command::Test(args) => test::run(args).await,
+        Command::Qualify(args) => qualify::run(args).await,
         Command::Pg(args) => pg::run(args).await,
+        Command::Layers(args) => layers::run(args).await,
+        Command::NoStd(args) => no_std::run(args).await,
+        Command::Tick(args) => tick::run(args).await,
     }
 }
 

@@ -1,6 +1,8 @@
-//! How long a policy takes to compile, beside the plain algorithm in which every tenant competes in every step.
+//! How long a policy takes to compile, beside the plain algorithm in which every tenant competes in
+//! every step.
 //!
-//! `new` is all of `WeightedFairnessPolicy::new`: sort, compile, verify, bounds, digest. `plain` is only the cycle.
+//! `new` is all of `WeightedFairnessPolicy::new`: sort, compile, verify, bounds, digest. `plain` is
+//! only the cycle.
 
 #![expect(
     clippy::expect_used,

@@ -7,8 +7,6 @@
 //!
 //! Bad input is answered with exit status 2 and one line on stderr.
 
-#![expect(clippy::std_instead_of_alloc, reason = "a program on std")]
-
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::process::ExitCode;

@@ -7,10 +7,8 @@
 //!     | cargo run --quiet -p evenhand-policy --example round
 //! ```
 //!
-//! `policy` may be left out, and so may any field of it. Bad input is answered with exit status 2 and one line on
-//! stderr.
-
-#![expect(clippy::std_instead_of_alloc, reason = "a program on std")]
+//! `policy` may be left out, and so may any field of it. Bad input is answered with exit status 2
+//! and one line on stderr.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};

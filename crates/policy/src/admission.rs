@@ -1,13 +1,14 @@
 //! One round of admission: which of the competing tasks may start now, and why the others may not.
 //!
-//! A round is a pure function of a policy, the tasks and a capacity. Each task gets a score from its value class, its
-//! base priority and how long it has waited; tasks are ranked by score, ties by task id; the ranking is walked once,
-//! and every task is either admitted or deferred with a [`DeferralReason`]. Neither the order in which the tasks are
-//! given nor anything outside of the arguments changes the answer.
+//! A round is a pure function of a policy, the tasks and a capacity. Each task gets a score from
+//! its value class, its base priority and how long it has waited; tasks are ranked by score, ties
+//! by task id; the ranking is walked once, and every task is either admitted or deferred with a
+//! [`DeferralReason`]. Neither the order in which the tasks are given nor anything outside of the
+//! arguments changes the answer.
 //!
 //! * [`Scoring`] is the part that a whole pool shares: it says which of two tasks comes first.
-//! * [`AdmissionPolicy`] adds the limits of one round: windows, and how many *forced* tasks (those at or past
-//!   `starvation_ticks`) a tenant may start.
+//! * [`AdmissionPolicy`] adds the limits of one round: windows, and how many *forced* tasks (those
+//!   at or past `starvation_ticks`) a tenant may start.
 //! * [`admit`] decides a [`Round`]; [`Round::fairness`] reports how evenly it shared the capacity.
 //!
 //! # Examples

@@ -7,13 +7,15 @@ pub const BLOCK_LENGTH_MAX: u32 = 1 << 20;
 
 /// How long one tenant can wait for its next selection, as computed from the cycle.
 ///
-/// It counts sequences of the shard's order: from any sequence that selected the tenant, the next one that does is at
-/// most this many further on. It says nothing about time, nor about whether the tenant's run then succeeds.
+/// It counts sequences of the shard's order: from any sequence that selected the tenant, the next
+/// one that does is at most this many further on. It says nothing about time, nor about whether the
+/// tenant's run then succeeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StarvationBound(u32);
 
 impl StarvationBound {
-    /// The bound of a tenant with these slots, ascending and at least one, in a cycle of this length.
+    /// The bound of a tenant with these slots, ascending and at least one, in a cycle of this
+    /// length.
     pub(crate) fn of_slots(slots: &[u16], cycle_length: u32) -> Self {
         let within = slots
             .array_windows()
@@ -26,7 +28,8 @@ impl StarvationBound {
         Self(within.chain(around_the_end).max().unwrap_or(cycle_length))
     }
 
-    /// The largest number of reservations, the selecting one included, until the tenant is selected again.
+    /// The largest number of reservations, the selecting one included, until the tenant is selected
+    /// again.
     ///
     /// At least 1; exactly the cycle's length for a tenant of weight 1.
     pub fn maximum_reservations_until_selection(self) -> u32 {
@@ -34,10 +37,11 @@ impl StarvationBound {
     }
 }
 
-/// The largest length such that no window of the endless cycle holds more than `permits` of the slots in `ready`.
+/// The largest length such that no window of the endless cycle holds more than `permits` of the
+/// slots in `ready`.
 ///
-/// A window holds too many exactly if it reaches from some ready slot to the one `permits` places further on, so the
-/// answer is the least such distance.
+/// A window holds too many exactly if it reaches from some ready slot to the one `permits` places
+/// further on, so the answer is the least such distance.
 pub(crate) fn block_length(ready: &SlotSet, permits: u32, cycle_length: u32) -> u32 {
     let slots = ready.to_vec();
     let Some(ready_per_cycle) =
@@ -58,8 +62,8 @@ pub(crate) fn block_length(ready: &SlotSet, permits: u32, cycle_length: u32) -> 
     u32::try_from(length).map_or(BLOCK_LENGTH_MAX, |length| length.min(BLOCK_LENGTH_MAX))
 }
 
-/// The least distance from a slot to the one `steps` places further on, around the end of the cycle, for
-/// `0 < steps < slots.len()`.
+/// The least distance from a slot to the one `steps` places further on, around the end of the
+/// cycle, for `0 < steps < slots.len()`.
 fn least_distance(slots: &[u16], steps: usize, cycle_length: u32) -> u32 {
     let later = slots.iter().cycle().skip(steps);
     let distance = |(from, to): (&u16, &u16)| {

@@ -7,12 +7,12 @@
 //!  "tenants":[{"tenant_id":"tenant-a","weight":3},{"tenant_id":"tenant-b","weight":1}]}
 //! ```
 //!
-//! on one line. Tenants are in bytewise order. `cycle_sha256` is SHA-256 over the compiled cycle: for each slot from
-//! 0 on, the index of its tenant in that order, as two bytes, big-endian. The shard is not inside: the same weights
-//! under two shards are the same policy.
+//! on one line. Tenants are in bytewise order. `cycle_sha256` is SHA-256 over the compiled cycle:
+//! for each slot from 0 on, the index of its tenant in that order, as two bytes, big-endian. The
+//! shard is not inside: the same weights under two shards are the same policy.
 //!
-//! Ids need no escapes (see their grammar), so writing is concatenation, and everything that is not written exactly
-//! like this is refused on the way back.
+//! Ids need no escapes (see their grammar), so writing is concatenation, and everything that is not
+//! written exactly like this is refused on the way back.
 
 use alloc::string::{String, ToString as _};
 use alloc::vec::Vec;
@@ -29,7 +29,8 @@ const ALGORITHM_VERSION: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CanonicalError {
-    /// They are not what this policy is written as: other JSON, another order, white space, a cut or an addition.
+    /// They are not what this policy is written as: other JSON, another order, white space, a cut
+    /// or an addition.
     #[error("the bytes are not canonical from byte {offset} on")]
     NotCanonical {
         /// The first byte that differs from the canonical form, counted from 0.
@@ -43,7 +44,8 @@ pub enum CanonicalError {
         /// Its version.
         version: u32,
     },
-    /// They were written by a build that compiles these weights to another cycle under the same name.
+    /// They were written by a build that compiles these weights to another cycle under the same
+    /// name.
     #[error("the bytes were written for another cycle than the one that this build compiles")]
     OtherCycle,
     /// A tenant's id is malformed.
@@ -105,8 +107,8 @@ pub(crate) struct Contents {
     pub(crate) tenants: Vec<TenantFairnessWeight>,
 }
 
-/// Reads bytes of the canonical shape. Tenants may be unsorted and numbers padded: the caller writes the policy again
-/// and compares.
+/// Reads bytes of the canonical shape. Tenants may be unsorted and numbers padded: the caller
+/// writes the policy again and compares.
 pub(crate) fn read(bytes: &[u8]) -> Result<Contents, CanonicalError> {
     let mut reader = Reader { bytes, offset: 0 };
     reader.literal(r#"{"algorithm":""#)?;
@@ -192,7 +194,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes a string whose opening quote was taken, and its closing quote. Nothing canonical here has an escape.
+    /// Takes a string whose opening quote was taken, and its closing quote. Nothing canonical here
+    /// has an escape.
     fn string(&mut self) -> Result<&'a str, CanonicalError> {
         let length = self
             .rest()

@@ -1,27 +1,30 @@
 //! Smooth weighted round robin, over classes of equal weight.
 //!
-//! The rule: in each step every tenant's credit grows by its weight, the largest credit wins, a tie goes to the
-//! bytewise smallest tenant, and the winner pays the total of all weights. After as many steps as the total, all
-//! credits are back at 0 and the order repeats; that is the cycle. (The rule is the one of nginx's upstream
-//! balancer.)
+//! The rule: in each step every tenant's credit grows by its weight, the largest credit wins, a tie
+//! goes to the bytewise smallest tenant, and the winner pays the total of all weights. After as
+//! many steps as the total, all credits are back at 0 and the order repeats; that is the cycle.
+//! (The rule is the one of nginx's upstream balancer.)
 //!
-//! Tenants of equal weight win in order, over and over: their credits are equal but for those who have already won
-//! in this lap and are one total behind. So each *class* of equal weights needs one credit, that of its *head* (its
-//! first tenant that has not yet won in this lap), and only heads compete. A cycle has at most 90 classes, because
-//! 1 + 2 + .. + 91 exceeds 4,096.
+//! Tenants of equal weight win in order, over and over: their credits are equal but for those who
+//! have already won in this lap and are one total behind. So each *class* of equal weights needs
+//! one credit, that of its *head* (its first tenant that has not yet won in this lap), and only
+//! heads compete. A cycle has at most 90 classes, because 1 + 2 + .. + 91 exceeds 4,096.
 //!
 //! # Keys
 //!
-//! A head's credit and index are one integer, `credit * 1024 + (1023 - index)`, so that the largest key is the
-//! largest credit and, among equals, the smallest tenant: one branch-free pass finds the winner.
+//! A head's credit and index are one integer, `credit * 1024 + (1023 - index)`, so that the largest
+//! key is the largest credit and, among equals, the smallest tenant: one branch-free pass finds the
+//! winner.
 //!
-//! Keys fit an `i32`. With `W` the total and `n` the number of tenants, the credits sum to `W` just before each
-//! selection, so the winner's is positive, and no credit ever falls to `-W`. Upwards, let `B(m)` be the largest sum
-//! that `m` credits ever reach just before a selection; `B(n) = W`. Take `m < n` tenants. Steps won by one of them
-//! do not raise their sum (they gain at most `W` together and pay `W`), so look at the last step won by somebody
-//! else, if there was one: the winner's credit was at least their mean, so their sum then was at most
-//! `B(m+1) * m/(m+1)`, and they have gained at most `W` since. Hence `B(m)/m <= B(m+1)/(m+1) + W/m`, and
-//! `B(1) <= W * (1/n + 1 + 1/2 + .. + 1/(n-1)) < 7.6 * W`. So every key is within 8 * 4096 * 1024 = 2^25.
+//! Keys fit an `i32`. With `W` the total and `n` the number of tenants, the credits sum to `W` just
+//! before each selection, so the winner's is positive, and no credit ever falls to `-W`. Upwards,
+//! let `B(m)` be the largest sum that `m` credits ever reach just before a selection; `B(n) = W`.
+//! Take `m < n` tenants. Steps won by one of them do not raise their sum (they gain at most `W`
+//! together and pay `W`), so look at the last step won by somebody else, if there was one: the
+//! winner's credit was at least their mean, so their sum then was at most `B(m+1) * m/(m+1)`, and
+//! they have gained at most `W` since. Hence `B(m)/m <= B(m+1)/(m+1) + W/m`, and
+//! `B(1) <= W * (1/n + 1 + 1/2 + .. + 1/(n-1)) < 7.6 * W`. So every key is within
+//! 8 * 4096 * 1024 = 2^25.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -47,7 +50,8 @@ impl Cycle {
     ///
     /// # Panics
     ///
-    /// If some tenant's slots are not its weight, which would be a bug in here: no such cycle may ever be used.
+    /// If some tenant's slots are not its weight, which would be a bug in here: no such cycle may
+    /// ever be used.
     pub(crate) fn compile(weights: &[u16]) -> Self {
         let owners = smooth_weighted_round_robin(weights);
         let counts = counts(&owners, weights.len());
@@ -157,7 +161,8 @@ fn smooth_weighted_round_robin(weights: &[u16]) -> Vec<u16> {
             )]
             {
                 let Place { class, successor } = classes.places[usize::from(winner)];
-                // Only a class that starts a new lap falls behind by the total: until then its new head has not won yet.
+                // Only a class that starts a new lap falls behind by the total: until then its new
+                // head has not won yet.
                 let lap = if successor <= winner {
                     credit(total)
                 } else {

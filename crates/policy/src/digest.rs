@@ -9,7 +9,8 @@ use sha2::{Digest as _, Sha256};
 /// Separates these digests from every other use of SHA-256 over the same bytes.
 const DOMAIN_TAG: &[u8] = b"evenhand/policy/v1";
 
-/// Names a policy by its canonical bytes: SHA-256 over `evenhand/policy/v1`, a NUL, and those bytes.
+/// Names a policy by its canonical bytes: SHA-256 over `evenhand/policy/v1`, a NUL, and those
+/// bytes.
 ///
 /// Its text, in both directions, is 64 lowercase hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,8 +1,8 @@
 //! Ids: one grammar, parsed once, exact ever after.
 //!
-//! An id is 1 to 128 bytes of `[A-Za-z0-9._:-]`, and neither `.` nor `..`. It is never normalised: two ids are equal
-//! if their bytes are. The grammar needs no escape in JSON, in a URL's path or in a file name, so an id can be
-//! written anywhere as it is.
+//! An id is 1 to 128 bytes of `[A-Za-z0-9._:-]`, and neither `.` nor `..`. It is never normalised:
+//! two ids are equal if their bytes are. The grammar needs no escape in JSON, in a URL's path or in
+//! a file name, so an id can be written anywhere as it is.
 
 use core::fmt;
 
@@ -107,12 +107,14 @@ pub(crate) fn check(text: &str) -> Result<(), IdDefect> {
     Ok(())
 }
 
-/// Defines one kind of id. The kinds share a grammar but no type, so that one cannot be passed for another.
+/// Defines one kind of id. The kinds share a grammar but no type, so that one cannot be passed for
+/// another.
 macro_rules! define_id {
     ($(#[$doc:meta])* $name:ident, $kind:ident) => {
         $(#[$doc])*
         ///
-        /// One to 128 bytes of `[A-Za-z0-9._:-]`, neither `.` nor `..`; ordered bytewise; cheap to clone.
+        /// One to 128 bytes of `[A-Za-z0-9._:-]`, neither `.` nor `..`; ordered bytewise; cheap to
+        /// clone.
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(alloc::sync::Arc<str>);
 

@@ -1,18 +1,20 @@
 //! Exact weighted fairness, planned before anything runs.
 //!
-//! Weights go in; out come the one repeating order in which tenants are selected, and for every tenant a bound on
-//! how long it can wait for its next selection. There is no I/O here, no clock and no randomness, so that every
-//! replica, test and planner that holds the same weights computes the same answers, bit for bit.
+//! Weights go in; out come the one repeating order in which tenants are selected, and for every
+//! tenant a bound on how long it can wait for its next selection. There is no I/O here, no clock
+//! and no randomness, so that every replica, test and planner that holds the same weights computes
+//! the same answers, bit for bit.
 //!
-//! * [`WeightedFairnessPolicy`] compiles weights into a cycle: each tenant's slots in every cycle are its weight.
+//! * [`WeightedFairnessPolicy`] compiles weights into a cycle: each tenant's slots in every cycle
+//!   are its weight.
 //! * [`StarvationBound`] is read off the cycle as compiled, never estimated from a ratio.
-//! * [`WeightedFairnessPolicy::canonical_bytes`] and [`PolicyDigest`] are how two processes find out whether they
-//!   hold the same policy.
+//! * [`WeightedFairnessPolicy::canonical_bytes`] and [`PolicyDigest`] are how two processes find
+//!   out whether they hold the same policy.
 //! * [`admission`] decides one round over tasks that compete for a capacity.
 //!
-//! The crate is `no_std` and needs `alloc`. The feature `std` (on by default) keeps a policy's digest once it was
-//! computed, and switches on `std` in the dependencies. The feature `serde` reads and writes ids, weights and policies through the same checks as
-//! their constructors.
+//! The crate is `no_std` and needs `alloc`. The feature `std` (on by default) keeps a policy's
+//! digest once it was computed, and switches on `std` in the dependencies. The feature `serde`
+//! reads and writes ids, weights and policies through the same checks as their constructors.
 //!
 //! # Examples
 //!
@@ -33,9 +35,11 @@
 
 #![no_std]
 #![warn(
+    clippy::alloc_instead_of_core,
     clippy::arithmetic_side_effects,
     clippy::float_arithmetic,
-    clippy::indexing_slicing
+    clippy::indexing_slicing,
+    clippy::std_instead_of_alloc
 )]
 
 extern crate alloc;

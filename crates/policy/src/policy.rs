@@ -20,12 +20,13 @@ pub const CYCLE_LENGTH_MAX: u32 = 4096;
 
 /// The immutable weights of one shard, and the cycle compiled from them.
 ///
-/// Each tenant's slots in every cycle are its weight, exactly, spread by smooth weighted round robin: in each step
-/// every tenant's credit grows by its weight, the largest credit wins, a tie goes to the bytewise smallest tenant, and
-/// the winner pays the total. Nothing depends on the order in which the weights were given.
+/// Each tenant's slots in every cycle are its weight, exactly, spread by smooth weighted round
+/// robin: in each step every tenant's credit grows by its weight, the largest credit wins, a tie
+/// goes to the bytewise smallest tenant, and the winner pays the total. Nothing depends on the
+/// order in which the weights were given.
 ///
-/// Cheap to clone. With feature `serde` it is read (through [`new`](Self::new), unknown fields refused) and written as
-/// `{"shard": .., "tenants": [{"tenant_id": .., "weight": ..}, ..]}`.
+/// Cheap to clone. With feature `serde` it is read (through [`new`](Self::new), unknown fields
+/// refused) and written as `{"shard": .., "tenants": [{"tenant_id": .., "weight": ..}, ..]}`.
 ///
 /// # Examples
 ///
@@ -91,13 +92,13 @@ impl WeightedFairnessPolicy {
     ///
     /// # Errors
     ///
-    /// [`PolicyError::NoTenants`], [`PolicyError::TooManyTenants`], [`PolicyError::DuplicateTenant`] or
-    /// [`PolicyError::CycleTooLong`], checked in this order.
+    /// [`PolicyError::NoTenants`], [`PolicyError::TooManyTenants`],
+    /// [`PolicyError::DuplicateTenant`] or [`PolicyError::CycleTooLong`], checked in this order.
     ///
     /// # Panics
     ///
-    /// If the compiled cycle gave some tenant another number of slots than its weight. That would be a bug in this
-    /// crate; it is checked each time, because every promise rests on it.
+    /// If the compiled cycle gave some tenant another number of slots than its weight. That would
+    /// be a bug in this crate; it is checked each time, because every promise rests on it.
     pub fn new(
         shard: SchedulerShardId,
         weights: impl IntoIterator<Item = TenantFairnessWeight>,
@@ -141,14 +142,17 @@ impl WeightedFairnessPolicy {
 
     /// Reads the policy that wrote these [canonical bytes](Self::canonical_bytes), for `shard`.
     ///
-    /// The answer is the same policy, byte for byte: it writes the same bytes again and has the same cycle.
+    /// The answer is the same policy, byte for byte: it writes the same bytes again and has the
+    /// same cycle.
     ///
     /// # Errors
     ///
-    /// * [`CanonicalError::UnknownAlgorithm`] if the bytes name an algorithm or version that this build does not have;
-    /// * [`CanonicalError::OtherCycle`] if this build compiles these weights to another cycle than the bytes' author;
-    /// * [`CanonicalError::Tenant`], [`CanonicalError::Weight`], [`CanonicalError::Policy`] if what they hold is no
-    ///   policy;
+    /// * [`CanonicalError::UnknownAlgorithm`] if the bytes name an algorithm or version that this
+    ///   build does not have;
+    /// * [`CanonicalError::OtherCycle`] if this build compiles these weights to another cycle than
+    ///   the bytes' author;
+    /// * [`CanonicalError::Tenant`], [`CanonicalError::Weight`], [`CanonicalError::Policy`] if what
+    ///   they hold is no policy;
     /// * [`CanonicalError::NotCanonical`] if a policy is not written as these bytes.
     pub fn from_canonical_bytes(
         shard: SchedulerShardId,
@@ -192,7 +196,8 @@ impl WeightedFairnessPolicy {
             .map(TenantFairnessWeight::weight)
     }
 
-    /// The number of slots in the cycle, which is the sum of the weights: 1 to [`CYCLE_LENGTH_MAX`].
+    /// The number of slots in the cycle, which is the sum of the weights: 1 to
+    /// [`CYCLE_LENGTH_MAX`].
     pub fn cycle_length(&self) -> u32 {
         self.inner.cycle_length.get()
     }
@@ -237,11 +242,11 @@ impl WeightedFairnessPolicy {
         Some(slots.iter().copied().map(u32::from))
     }
 
-    /// The number of the slot in which `tenant` is selected first, looking from `from_slot` on, `from_slot` itself
-    /// included, and going around the end of the cycle to its start.
+    /// The number of the slot in which `tenant` is selected first, looking from `from_slot` on,
+    /// `from_slot` itself included, and going around the end of the cycle to its start.
     ///
-    /// So the answer may be smaller than `from_slot`. A `from_slot` outside of the cycle is taken modulo its length.
-    /// `None` if the tenant is not in this policy.
+    /// So the answer may be smaller than `from_slot`. A `from_slot` outside of the cycle is taken
+    /// modulo its length. `None` if the tenant is not in this policy.
     ///
     /// # Examples
     ///
@@ -268,22 +273,23 @@ impl WeightedFairnessPolicy {
         slots.get(later).or(slots.first()).copied().map(u32::from)
     }
 
-    /// How long `tenant` can wait for its next selection, if it is in this policy: the largest circular gap between
-    /// its slots in the cycle as compiled.
+    /// How long `tenant` can wait for its next selection, if it is in this policy: the largest
+    /// circular gap between its slots in the cycle as compiled.
     pub fn starvation_bound(&self, tenant: &TenantId) -> Option<StarvationBound> {
         self.inner.bounds.get(self.position(tenant)?).copied()
     }
 
-    /// The largest block length, up to [`BLOCK_LENGTH_MAX`](crate::BLOCK_LENGTH_MAX), such that no window of that
-    /// length, anywhere in the endless cycle, holds more than `permits` slots of the tenants in `ready`.
+    /// The largest block length, up to [`BLOCK_LENGTH_MAX`](crate::BLOCK_LENGTH_MAX), such that no
+    /// window of that length, anywhere in the endless cycle, holds more than `permits` slots of the
+    /// tenants in `ready`.
     ///
-    /// A worker that has `permits` free permits and knows which tenants have ready runs can reserve a block of this
-    /// length wherever it starts, and will have a permit for each of its ready slots. The block may be longer than a
-    /// cycle.
+    /// A worker that has `permits` free permits and knows which tenants have ready runs can reserve
+    /// a block of this length wherever it starts, and will have a permit for each of its ready
+    /// slots. The block may be longer than a cycle.
     ///
-    /// Tenants that are not in this policy count for nothing, and a tenant named twice counts once. If no tenant of
-    /// this policy is ready, every window will do, and the answer is `BLOCK_LENGTH_MAX`; otherwise it is at least
-    /// `permits`, and 0 only if `permits` is.
+    /// Tenants that are not in this policy count for nothing, and a tenant named twice counts once.
+    /// If no tenant of this policy is ready, every window will do, and the answer is
+    /// `BLOCK_LENGTH_MAX`; otherwise it is at least `permits`, and 0 only if `permits` is.
     pub fn block_length<'a>(
         &self,
         ready: impl IntoIterator<Item = &'a TenantId>,
@@ -296,11 +302,12 @@ impl WeightedFairnessPolicy {
         block_length(&slots, permits, self.cycle_length())
     }
 
-    /// The canonical bytes of this policy: RFC 8785 JSON of the algorithm's name and version, the SHA-256 of the
-    /// compiled cycle, and the ordered tenants with their weights. The shard is not inside.
+    /// The canonical bytes of this policy: RFC 8785 JSON of the algorithm's name and version, the
+    /// SHA-256 of the compiled cycle, and the ordered tenants with their weights. The shard is not
+    /// inside.
     ///
-    /// `cycle_sha256` is over the cycle's slots in order, each written as the index of its tenant in
-    /// [`tenants`](Self::tenants), two bytes, big-endian.
+    /// `cycle_sha256` is over the cycle's slots in order, each written as the index of its tenant
+    /// in [`tenants`](Self::tenants), two bytes, big-endian.
     ///
     /// # Examples
     ///
@@ -324,7 +331,8 @@ impl WeightedFairnessPolicy {
 
     /// The digest of the [canonical bytes](Self::canonical_bytes).
     ///
-    /// With feature `std` it is computed once for a policy and all its clones, without it at each call.
+    /// With feature `std` it is computed once for a policy and all its clones, without it at each
+    /// call.
     pub fn digest(&self) -> PolicyDigest {
         let compute = || PolicyDigest::of_canonical_bytes(&self.canonical_bytes());
         #[cfg(feature = "std")]

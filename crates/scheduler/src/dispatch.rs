@@ -12,7 +12,6 @@ use evenhand_store::{ReservationStore, RunQueue, StoreError};
 use futures::FutureExt;
 use tokio::sync::Notify;
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::{RetryPolicy, around, retry};
@@ -72,12 +71,10 @@ pub(crate) struct Dispatcher<S> {
     ticks: JoinSet<Ticked>,
     // `None` when a look is due.
     look: Option<Look>,
-    looks: u64,
     report: WorkerReport,
 }
 
-/// A tick that ended, and the look that it was spawned after.
-type Ticked = (u64, Result<Option<Tick>, TickError>);
+type Ticked = Result<Option<Tick>, TickError>;
 
 impl<S: ReservationStore + RunQueue + 'static> Dispatcher<S> {
     pub(crate) fn new(
@@ -97,7 +94,6 @@ impl<S: ReservationStore + RunQueue + 'static> Dispatcher<S> {
             drain,
             ticks: JoinSet::new(),
             look: None,
-            looks: 0,
             report: WorkerReport::default(),
         }
     }
@@ -137,10 +133,15 @@ impl<S: ReservationStore + RunQueue + 'static> Dispatcher<S> {
     async fn look_now(&mut self) -> Result<Look, StoreError> {
         let policy = self.scheduler.policy();
         let shard = policy.shard();
-        let asked = retry(RetryPolicy::unlimited(), self.drain.cancelled(), || {
+        let asking = retry(RetryPolicy::unlimited(), core::future::pending(), || {
             self.store.ready_tenants(shard)
-        })
-        .await;
+        });
+        let asked = tokio::select! {
+            biased;
+            asked = asking => asked,
+            // A look changes nothing, so nobody has to wait for its answer.
+            () = self.drain.cancelled() => return Ok(Look::new([], policy.cycle_length())),
+        };
         let ready = match asked.result {
             Ok(ready) => ready.tenants,
             Err(error) if self.options.until_idle && !error.is_retryable() => return Err(error),
@@ -149,16 +150,14 @@ impl<S: ReservationStore + RunQueue + 'static> Dispatcher<S> {
                 Vec::new()
             }
         };
-        self.looks += 1;
         Ok(Look::new(ready, policy.cycle_length()))
     }
 
     fn spawn(&mut self) {
         let scheduler = Arc::clone(&self.scheduler);
         let drain = self.drain.clone();
-        let look = self.looks;
         self.ticks
-            .spawn(async move { (look, scheduler.tick(&drain).await) });
+            .spawn(async move { scheduler.tick(&drain).await });
     }
 
     /// Takes note of all that has happened already.
@@ -205,7 +204,7 @@ impl<S: ReservationStore + RunQueue + 'static> Dispatcher<S> {
 
     /// Takes a tick's end into account, and answers whether a run ended with it.
     fn account(&mut self, joined: Result<Ticked, JoinError>) -> bool {
-        let (number, ticked) = match joined {
+        let ticked = match joined {
             Ok(ticked) => ticked,
             Err(error) => {
                 // Only a store that panics comes here.
@@ -221,10 +220,7 @@ impl<S: ReservationStore + RunQueue + 'static> Dispatcher<S> {
             Ok(Some(tick)) => match tick.outcome {
                 TickOutcome::Ran(_) => true,
                 TickOutcome::Idle | TickOutcome::Contended | TickOutcome::Failed(_) => {
-                    // What an earlier look's tick found says nothing about who became ready since.
-                    if number == self.looks
-                        && let Some(look) = &mut self.look
-                    {
+                    if let Some(look) = &mut self.look {
                         look.missed(&tick.tenant);
                     }
                     false
@@ -252,27 +248,31 @@ impl<S: ReservationStore + RunQueue + 'static> Dispatcher<S> {
 
     /// Waits for what is under way: handlers have the grace period, and then their runs are released.
     async fn finish(&mut self) {
-        // A claim under way may take as long as a release, before its handler has its grace.
-        let patience = self.options.grace + 2 * SETTLE_AFTER_CANCEL;
-        let deadline = Instant::now() + patience;
         if !self.ticks.is_empty() {
             tracing::info!(ticks = self.ticks.len(), "draining");
         }
-        while !self.ticks.is_empty() {
-            if let Ok(joined) = tokio::time::timeout_at(deadline, self.ticks.join_next()).await {
-                if let Some(joined) = joined {
-                    self.account(joined);
-                }
-                continue;
+        // A claim under way may take as long as a release, before its handler has its grace.
+        let patience = self.options.grace.saturating_add(2 * SETTLE_AFTER_CANCEL);
+        let mut over = pin!(tokio::time::sleep(patience));
+        loop {
+            tokio::select! {
+                biased;
+                joined = self.ticks.join_next() => match joined {
+                    Some(joined) => {
+                        self.account(joined);
+                    }
+                    None => return,
+                },
+                () = &mut over => break,
             }
-            let (ticks, held) = (self.ticks.len(), self.keeper.held());
-            tracing::error!(
-                ticks,
-                held,
-                "the store does not answer; leases have to expire"
-            );
-            self.report.count_aborted(ticks, held);
-            self.ticks.shutdown().await;
         }
+        let (ticks, held) = (self.ticks.len(), self.keeper.held());
+        tracing::error!(
+            ticks,
+            held,
+            "the store does not answer; leases have to expire"
+        );
+        self.report.count_aborted(ticks, held);
+        self.ticks.shutdown().await;
     }
 }

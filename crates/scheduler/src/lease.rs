@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use evenhand_store::{Lease, LeaseDuration, Renewal, RunQueue};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 /// Keeps every lease that one worker holds.
@@ -18,6 +18,7 @@ use tokio::time::Instant;
 pub(crate) struct LeaseKeeper {
     duration: LeaseDuration,
     kept: Mutex<Kept>,
+    hurry: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -37,11 +38,16 @@ impl LeaseKeeper {
         Self {
             duration,
             kept: Mutex::default(),
+            hurry: Notify::new(),
         }
     }
 
     /// Keeps a lease that the store does not end before `ends`, until the answer is dropped.
     pub(crate) fn hold(&self, lease: Lease, ends: Instant) -> HeldLease<'_> {
+        // A claim that had to be repeated may have little of its lease left.
+        if ends < Instant::now() + self.duration.get() / 2 {
+            self.hurry.notify_one();
+        }
         let (sender, standing) = watch::channel(Standing {
             good_until: self.give_up_before(ends),
             lost: false,
@@ -62,12 +68,16 @@ impl LeaseKeeper {
         self.lock().by_key.len()
     }
 
-    /// Renews all leases in one call, at every third of their duration, for ever.
+    /// Renews all leases in one call, at every third of their duration and when one is short, for ever.
     pub(crate) async fn keep(&self, queue: &impl RunQueue) -> Infallible {
         let interval = self.duration.get() / 3;
         let mut pause = interval;
         loop {
-            tokio::time::sleep(pause).await;
+            tokio::select! {
+                biased;
+                () = self.hurry.notified() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
             let renewed = self.renew(queue, interval).await;
             pause = if renewed { interval } else { self.margin() };
         }

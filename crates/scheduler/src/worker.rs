@@ -161,6 +161,12 @@ impl<S: ReservationStore + RunQueue + 'static> Worker<S> {
         shutdown: F,
         until_idle: bool,
     ) -> Result<WorkerReport, WorkerError> {
+        tracing::info!(
+            worker = %self.execution.worker,
+            shard = %self.policy.shard(),
+            concurrency = self.concurrency,
+            "the worker starts"
+        );
         let drain = CancellationToken::new();
         let mut work = pin!(self.work(&drain, until_idle));
         tokio::select! {
@@ -215,7 +221,11 @@ impl<S: ReservationStore + RunQueue + 'static> Worker<S> {
             drain.clone(),
         );
         // What a worker before this one left behind is there for the first look.
-        self.recover().await;
+        tokio::select! {
+            biased;
+            () = self.recover() => {}
+            () = drain.cancelled() => {}
+        }
         tokio::select! {
             biased;
             never = keeper.keep(&self.store) => match never {},

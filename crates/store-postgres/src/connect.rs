@@ -119,7 +119,7 @@ impl ConnectOptions {
     }
 
     fn is_local(&self) -> bool {
-        let host = self.server.get_host();
+        let host = self.server.get_host().trim_matches(['[', ']']);
         self.server.get_socket().is_some()
             || host.starts_with('/')
             || host == "localhost"

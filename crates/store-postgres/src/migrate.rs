@@ -75,9 +75,10 @@ pub async fn migrate(options: &ConnectOptions) -> Result<(), MigrateError> {
     let mut connection = PgConnection::connect_with(&options.migrator())
         .await
         .map_err(MigrateError::Prepare)?;
-    migrate_on(&mut connection, &migrator()).await?;
-    // Closing it gives the advisory lock and the owner's role back.
-    connection.close().await.map_err(MigrateError::Prepare)
+    let migrated = migrate_on(&mut connection, &migrator()).await;
+    // Closing it gives the advisory lock and the owner's role back, whatever happened.
+    let closed = connection.close().await.map_err(MigrateError::Prepare);
+    migrated.and(closed)
 }
 
 async fn migrate_on(

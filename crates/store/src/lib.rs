@@ -49,9 +49,7 @@ pub use reservation::{
     ReserveRequest, SEQUENCE_MAX,
 };
 pub use reservation_id::{NotUuidV7, ReservationId, ReservationIdMint};
-pub use retention::{
-    InvalidRetention, RetentionReport, SchedulerFairnessRetentionPolicy,
-};
+pub use retention::{InvalidRetention, RetentionReport, SchedulerFairnessRetentionPolicy};
 pub use run::{
     AttemptsMax, CostMicros, Fence, NewRun, Payload, PayloadError, ReadyAt, Run, RunId, RunState,
     RunTimeout, RunValueError,

@@ -64,7 +64,9 @@ impl MemoryStore {
             order: Order::default(),
             queue: Queue::default(),
         };
-        Self { state: Arc::new(Mutex::new(state)) }
+        Self {
+            state: Arc::new(Mutex::new(state)),
+        }
     }
 
     /// The time that the store's clock shows.
@@ -104,7 +106,9 @@ impl MemoryStore {
 
 impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStore").field("clock", &self.clock()).finish_non_exhaustive()
+        f.debug_struct("MemoryStore")
+            .field("clock", &self.clock())
+            .finish_non_exhaustive()
     }
 }
 
@@ -114,7 +118,11 @@ impl ReservationStore for MemoryStore {
         &self,
         registration: &PolicyRegistration,
     ) -> Result<Registered, StoreError> {
-        let State { clock, order, queue } = &mut *self.state();
+        let State {
+            clock,
+            order,
+            queue,
+        } = &mut *self.state();
         let created = order.register(registration)?;
         if created {
             queue.rank_anew(*clock, &registration.pool, &registration.scoring);
@@ -146,7 +154,9 @@ impl ReservationStore for MemoryStore {
         limit: u32,
     ) -> Result<Vec<Reservation>, StoreError> {
         let State { clock, order, .. } = &mut *self.state();
-        Ok(order.shard(shard)?.reservations(*clock, from_sequence, limit))
+        Ok(order
+            .shard(shard)?
+            .reservations(*clock, from_sequence, limit))
     }
 
     async fn prune_scheduler_fairness_reservations(
@@ -161,20 +171,34 @@ impl ReservationStore for MemoryStore {
 #[async_trait]
 impl RunQueue for MemoryStore {
     async fn enqueue_many(&self, runs: &[NewRun]) -> Result<Vec<Enqueued>, StoreError> {
-        let State { clock, order, queue } = &mut *self.state();
+        let State {
+            clock,
+            order,
+            queue,
+        } = &mut *self.state();
         queue.enqueue_many(*clock, runs, |pool| order.wait_tick(pool))
     }
 
     async fn ready_tenants(&self, shard: &SchedulerShardId) -> Result<ReadyTenants, StoreError> {
-        let State { clock, order, queue } = &mut *self.state();
+        let State {
+            clock,
+            order,
+            queue,
+        } = &mut *self.state();
         let shard = order.shard(shard)?;
         let ready = queue.ready_tenants(*clock, shard.pool(), order.wait_tick(shard.pool()));
-        let served = ready.into_iter().filter(|tenant| shard.policy().contains(tenant));
+        let served = ready
+            .into_iter()
+            .filter(|tenant| shard.policy().contains(tenant));
         Ok(ReadyTenants::new(served.collect(), *clock))
     }
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Claim, StoreError> {
-        let State { clock, order, queue } = &mut *self.state();
+        let State {
+            clock,
+            order,
+            queue,
+        } = &mut *self.state();
         let shard = order.shard(&request.shard)?;
         shard.require_tenant(request.sequence, &request.tenant)?;
         shard.require_reserved(request.sequence)?;
@@ -187,7 +211,11 @@ impl RunQueue for MemoryStore {
         shard: &SchedulerShardId,
         sequence: u64,
     ) -> Result<(), StoreError> {
-        let State { clock, order, queue } = &mut *self.state();
+        let State {
+            clock,
+            order,
+            queue,
+        } = &mut *self.state();
         order.shard(shard)?.require_reserved(sequence)?;
         queue.record_failed(*clock, shard, sequence);
         Ok(())
@@ -199,7 +227,10 @@ impl RunQueue for MemoryStore {
         duration: LeaseDuration,
     ) -> Result<Vec<Renewal>, StoreError> {
         let State { clock, queue, .. } = &mut *self.state();
-        Ok(leases.iter().map(|lease| queue.renew(*clock, lease, duration)).collect())
+        Ok(leases
+            .iter()
+            .map(|lease| queue.renew(*clock, lease, duration))
+            .collect())
     }
 
     async fn complete(&self, lease: &Lease) -> Result<(), StoreError> {
@@ -208,12 +239,20 @@ impl RunQueue for MemoryStore {
     }
 
     async fn fail(&self, lease: &Lease, failure: &Failure) -> Result<FailureOutcome, StoreError> {
-        let State { clock, order, queue } = &mut *self.state();
+        let State {
+            clock,
+            order,
+            queue,
+        } = &mut *self.state();
         queue.fail(*clock, lease, failure, |pool| order.wait_tick(pool))
     }
 
     async fn release(&self, lease: &Lease, delay: Duration) -> Result<(), StoreError> {
-        let State { clock, order, queue } = &mut *self.state();
+        let State {
+            clock,
+            order,
+            queue,
+        } = &mut *self.state();
         queue.release(*clock, lease, delay, |pool| order.wait_tick(pool))
     }
 

@@ -21,9 +21,7 @@ pub enum PoolScoringError {
     #[error("the scoring cannot order a queue")]
     Scoring(#[source] AdmissionPolicyError),
     /// The wait tick is not a whole number of milliseconds between 100 milliseconds and a day.
-    #[error(
-        "wait tick is {0:?}, it must be whole milliseconds from 100 milliseconds to one day"
-    )]
+    #[error("wait tick is {0:?}, it must be whole milliseconds from 100 milliseconds to one day")]
     WaitTick(Duration),
 }
 

@@ -73,7 +73,11 @@ pub struct ReserveRequest {
 
 impl ReserveRequest {
     /// Asks for `count` sequences of the shard that `policy` names.
-    pub fn new(policy: &WeightedFairnessPolicy, id: ReservationId, count: ReservationCount) -> Self {
+    pub fn new(
+        policy: &WeightedFairnessPolicy,
+        id: ReservationId,
+        count: ReservationCount,
+    ) -> Self {
         Self {
             id,
             shard: policy.shard().clone(),
@@ -120,7 +124,9 @@ impl Reservation {
 
     /// The sequences that it took, in order.
     pub fn sequences(&self) -> core::ops::RangeInclusive<u64> {
-        let last = self.first_sequence.saturating_add(u64::from(self.count.get()) - 1);
+        let last = self
+            .first_sequence
+            .saturating_add(u64::from(self.count.get()) - 1);
         self.first_sequence..=last
     }
 }

@@ -109,7 +109,11 @@ impl ReservationIdMint {
     /// A new id for the monotonic time `now`.
     pub fn mint(&self, now: Duration) -> ReservationId {
         let elapsed = now.saturating_sub(self.reported_at);
-        ReservationId::mint(self.store_time.saturating_add(elapsed).unwrap_or(self.store_time))
+        ReservationId::mint(
+            self.store_time
+                .saturating_add(elapsed)
+                .unwrap_or(self.store_time),
+        )
     }
 }
 
@@ -140,9 +144,13 @@ mod tests {
     #[test]
     fn a_clock_that_steps_back_is_followed() {
         let early = Timestamp::from_second(1_000_000).unwrap();
-        let mut mint = ReservationIdMint::new(Timestamp::from_second(2_000_000).unwrap(), Duration::ZERO);
+        let mut mint =
+            ReservationIdMint::new(Timestamp::from_second(2_000_000).unwrap(), Duration::ZERO);
         mint.observe(early, Duration::from_secs(1));
-        assert_eq!(mint.mint(Duration::from_secs(1)).unix_millis(), 1_000_000_000);
+        assert_eq!(
+            mint.mint(Duration::from_secs(1)).unix_millis(),
+            1_000_000_000
+        );
         // A monotonic clock that is read out of order never mints into the past of the report.
         assert_eq!(mint.mint(Duration::ZERO).unix_millis(), 1_000_000_000);
     }

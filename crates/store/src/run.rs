@@ -287,8 +287,12 @@ pub struct NewRun {
 
 impl NewRun {
     /// A run of `tenant` in the pool `default`, with every default.
+    #[expect(
+        clippy::expect_used,
+        clippy::missing_panics_doc,
+        reason = "tenants and teams share one grammar"
+    )]
     pub fn new(tenant: TenantId, kind: RunKind, payload: Payload) -> Self {
-        #[expect(clippy::expect_used, reason = "tenants and teams share one grammar")]
         let team = TeamId::try_from(tenant.as_str()).expect("a tenant id is a team id");
         Self {
             pool: PoolId::default(),

@@ -23,7 +23,10 @@ impl RunFilter {
     /// Whether the filter lets the run through.
     pub fn matches(&self, run: &Run) -> bool {
         self.pool.as_ref().is_none_or(|pool| *pool == run.spec.pool)
-            && self.tenant.as_ref().is_none_or(|tenant| *tenant == run.spec.tenant)
+            && self
+                .tenant
+                .as_ref()
+                .is_none_or(|tenant| *tenant == run.spec.tenant)
             && self.kind.as_ref().is_none_or(|kind| *kind == run.spec.kind)
             && self.state.is_none_or(|state| state == run.state)
     }

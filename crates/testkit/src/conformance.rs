@@ -120,7 +120,9 @@ pub fn facts<S: StoreUnderTest>() -> Vec<&'static str> {
 /// When there is no such fact, or no runtime can be made.
 pub fn check<S: StoreUnderTest>(name: &str) -> Result<(), BrokenPromise> {
     let found = table::<S>().into_iter().find(|fact| fact.name == name);
-    let Some(fact) = found else { panic!("the suite has no fact {name}") };
+    let Some(fact) = found else {
+        panic!("the suite has no fact {name}")
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(4)
         .enable_all()
@@ -139,7 +141,11 @@ pub fn check<S: StoreUnderTest>(name: &str) -> Result<(), BrokenPromise> {
         },
         Err(_) => format!("not proven within {FACT_DURATION_MAX:?}"),
     };
-    Err(BrokenPromise { fact: fact.name, promise: fact.promise, message })
+    Err(BrokenPromise {
+        fact: fact.name,
+        promise: fact.promise,
+        message,
+    })
 }
 
 /// Proves one fact; this is what the tests that [`conformance_suite!`](crate::conformance_suite) mounts call.
@@ -161,7 +167,9 @@ struct Fact {
 
 fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()
+    text.or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("a panic")
+        .to_owned()
 }
 
 fn table<S: StoreUnderTest>() -> Vec<Fact> {

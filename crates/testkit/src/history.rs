@@ -7,6 +7,8 @@
 mod attempts;
 mod order;
 mod storm;
+#[cfg(test)]
+mod tests;
 mod violation;
 
 use core::time::Duration;
@@ -75,9 +77,18 @@ impl History {
         store: &S,
         request: &ReserveRequest,
     ) -> Result<Reservation, StoreError> {
-        let call = invoke(&mut self.calls(), |calls| &mut calls.reserves, request.clone());
+        let call = invoke(
+            &mut self.calls(),
+            |calls| &mut calls.reserves,
+            request.clone(),
+        );
         let answer = store.reserve(request).await;
-        note(&mut self.calls(), |calls| &mut calls.reserves, call, &answer);
+        note(
+            &mut self.calls(),
+            |calls| &mut calls.reserves,
+            call,
+            &answer,
+        );
         answer
     }
 
@@ -95,7 +106,11 @@ impl History {
         store: &S,
         request: &ClaimRequest,
     ) -> Result<Claim, StoreError> {
-        let call = invoke(&mut self.calls(), |calls| &mut calls.claims, request.clone());
+        let call = invoke(
+            &mut self.calls(),
+            |calls| &mut calls.claims,
+            request.clone(),
+        );
         let answer = store.claim(request).await;
         note(&mut self.calls(), |calls| &mut calls.claims, call, &answer);
         answer
@@ -172,14 +187,29 @@ impl History {
     /// How many calls had an unknown outcome: no answer came, or it said so.
     pub fn unknown_len(&self) -> usize {
         let calls = self.calls();
-        let reserves = calls.reserves.iter().filter(|call| call.answered.is_none()).count();
-        let claims = calls.claims.iter().filter(|call| call.answered.is_none()).count();
-        let endings = calls.endings.iter().filter(|call| call.answered.is_none()).count();
+        let reserves = calls
+            .reserves
+            .iter()
+            .filter(|call| call.answered.is_none())
+            .count();
+        let claims = calls
+            .claims
+            .iter()
+            .filter(|call| call.answered.is_none())
+            .count();
+        let endings = calls
+            .endings
+            .iter()
+            .filter(|call| call.answered.is_none())
+            .count();
         reserves + claims + endings
     }
 
     fn ending(&self, lease: &Lease, result: AttemptResult) -> usize {
-        let ending = Ending { lease: lease.clone(), result };
+        let ending = Ending {
+            lease: lease.clone(),
+            result,
+        };
         invoke(&mut self.calls(), |calls| &mut calls.endings, ending)
     }
 
@@ -207,7 +237,11 @@ fn invoke<Q, A>(
 ) -> usize {
     let invoked = calls.tick();
     let of_kind = of_kind(calls);
-    of_kind.push(Call { request, invoked, answered: None });
+    of_kind.push(Call {
+        request,
+        invoked,
+        answered: None,
+    });
     of_kind.len() - 1
 }
 
@@ -219,7 +253,10 @@ fn note<Q, A: Clone, E: core::borrow::Borrow<StoreError>>(
     answer: &Result<A, E>,
 ) {
     let answered = calls.tick();
-    let answer = answer.as_ref().map(A::clone).map_err(|error| error.borrow().kind());
+    let answer = match answer {
+        Ok(answer) => Ok(answer.clone()),
+        Err(error) => Err(error.borrow().kind()),
+    };
     if !matches!(answer, Err(StoreErrorKind::OutcomeUnknown)) {
         of_kind(calls)[call].answered = Some((answered, answer));
     }
@@ -244,7 +281,11 @@ impl Evidence {
         reservations: Vec<Reservation>,
         sequences: Vec<SequenceRecord>,
     ) -> Self {
-        Self { policy, reservations, sequences }
+        Self {
+            policy,
+            reservations,
+            sequences,
+        }
     }
 
     /// Reads everything that the store has on record of the shard, page by page.
@@ -290,5 +331,9 @@ pub fn check(history: &History, evidence: &Evidence) -> Result<(), Vec<Violation
     attempts::check_records(evidence, &mut violations);
     attempts::check_claims(&calls.claims, evidence, &mut violations);
     attempts::check_endings(&calls.endings, evidence, &mut violations);
-    if violations.is_empty() { Ok(()) } else { Err(violations) }
+    if violations.is_empty() {
+        Ok(())
+    } else {
+        Err(violations)
+    }
 }

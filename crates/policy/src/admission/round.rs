@@ -11,9 +11,9 @@ use crate::{TeamId, TenantId};
 
 /// Decides one round: which of `tasks` start now, within `capacity_micros`.
 ///
-/// Tasks are ranked by score, highest first, ties by task id bytewise, and walked once in that order. A task is
-/// deferred for the first [`DeferralReason`] that applies, and then takes nothing away from those behind it: smaller
-/// ones may still fit.
+/// Tasks are ranked by score, highest first, ties by task id bytewise, and walked once in that
+/// order. A task is deferred for the first [`DeferralReason`] that applies, and then takes nothing
+/// away from those behind it: smaller ones may still fit.
 ///
 /// # Errors
 ///
@@ -223,8 +223,8 @@ impl Round {
         FairnessReport::new(self.spent_micros, &self.by_tenant)
     }
 
-    /// Why `task` must be deferred, if it must. `forced_admitted` is how many forced tasks of its tenant were admitted
-    /// so far, given only if the task is forced itself.
+    /// Why `task` must be deferred, if it must. `forced_admitted` is how many forced tasks of its
+    /// tenant were admitted so far, given only if the task is forced itself.
     fn deferral(
         &self,
         policy: &AdmissionPolicy,

@@ -102,7 +102,8 @@ pub enum AdmissionPolicyError {
         /// What a tick adds.
         aging_per_tick: u32,
     },
-    /// A class is not more than 100 above the next lower one, so that base priority alone could lift a task to it.
+    /// A class is not more than 100 above the next lower one, so that base priority alone could
+    /// lift a task to it.
     #[error(
         "value class {higher} does not weigh more than {} above {lower}",
         BasePriority::MAX
@@ -145,8 +146,8 @@ pub enum AdmissionPolicyError {
 
 /// How tasks are scored, checked: value weights, aging, and when a task is forced.
 ///
-/// It holds that base priority alone never lifts a task to the next class, and that every forced task scores above
-/// every unforced one.
+/// It holds that base priority alone never lifts a task to the next class, and that every forced
+/// task scores above every unforced one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Scoring {
     // The default options are valid, which a test asserts, so `Default` may be derived.
@@ -159,7 +160,8 @@ impl Scoring {
     /// # Errors
     ///
     /// [`AdmissionPolicyError::ValueWeightTooLarge`], [`AdmissionPolicyError::AgingTooLarge`],
-    /// [`AdmissionPolicyError::ValueGapTooSmall`] or [`AdmissionPolicyError::UnforcedReachesForced`].
+    /// [`AdmissionPolicyError::ValueGapTooSmall`] or
+    /// [`AdmissionPolicyError::UnforcedReachesForced`].
     ///
     /// # Examples
     ///
@@ -212,12 +214,14 @@ impl Scoring {
         }
     }
 
-    /// Checks what only a queue needs, which finds the best of many waiting runs without looking at all of them: all
-    /// forced tasks have the same age bonus, and the scores of unforced ones span less than [`QUEUE_SPREAD_LIMIT`].
+    /// Checks what only a queue needs, which finds the best of many waiting runs without looking at
+    /// all of them: all forced tasks have the same age bonus, and the scores of unforced ones span
+    /// less than [`QUEUE_SPREAD_LIMIT`].
     ///
     /// # Errors
     ///
-    /// [`AdmissionPolicyError::AgingOutlastsStarvation`] or [`AdmissionPolicyError::UnforcedSpreadTooLarge`].
+    /// [`AdmissionPolicyError::AgingOutlastsStarvation`] or
+    /// [`AdmissionPolicyError::UnforcedSpreadTooLarge`].
     pub fn for_queue(self) -> Result<Self, AdmissionPolicyError> {
         use AdmissionPolicyError as Error;
 
@@ -285,7 +289,8 @@ impl Scoring {
         wait_ticks >= u64::from(self.starvation_ticks())
     }
 
-    /// The score: rank, plus aging for the ticks waited (`max_aging_ticks` at most), plus [`FORCED_BONUS`] if forced.
+    /// The score: rank, plus aging for the ticks waited (`max_aging_ticks` at most), plus
+    /// [`FORCED_BONUS`] if forced.
     pub fn score(&self, class: ValueClass, priority: BasePriority, wait_ticks: u64) -> Score {
         let aging_ticks = wait_ticks.min(u64::from(self.max_aging_ticks()));
         let bonus = if self.is_forced(wait_ticks) {
@@ -293,7 +298,8 @@ impl Scoring {
         } else {
             0
         };
-        // At most (2^32 - 1) * AGING_PER_TICK_MAX plus about a million, which is below 2^53: never saturates.
+        // At most (2^32 - 1) * AGING_PER_TICK_MAX plus about a million, which is below 2^53: never
+        // saturates.
         let aging = aging_ticks.saturating_mul(u64::from(self.aging_per_tick()));
         Score(
             aging
@@ -313,7 +319,8 @@ impl Scoring {
     }
 }
 
-/// A task's score: higher comes first. Always below 2^53, so it is exact also where numbers are floats.
+/// A task's score: higher comes first. Always below 2^53, so it is exact also where numbers are
+/// floats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Score(u64);
 

@@ -29,8 +29,8 @@ impl Share {
         self.micros_largest
     }
 
-    /// Counts an admitted task. The count stays within a window and the micros within the capacity, so neither
-    /// saturates.
+    /// Counts an admitted task. The count stays within a window and the micros within the capacity,
+    /// so neither saturates.
     pub(super) fn add(&mut self, cost_micros: u64) {
         self.count = self.count.saturating_add(1);
         self.micros = self.micros.saturating_add(cost_micros);
@@ -60,7 +60,8 @@ impl TenantFairness {
     }
 }
 
-/// Whether each admitted tenant got at most an even share of what was spent, plus its own largest admitted task.
+/// Whether each admitted tenant got at most an even share of what was spent, plus its own largest
+/// admitted task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FairnessReport {
     even_share_micros: u64,
@@ -88,7 +89,8 @@ impl FairnessReport {
         }
     }
 
-    /// What was spent, divided by the number of admitted tenants, rounded up; 0 if none was admitted.
+    /// What was spent, divided by the number of admitted tenants, rounded up; 0 if none was
+    /// admitted.
     pub fn even_share_micros(&self) -> u64 {
         self.even_share_micros
     }

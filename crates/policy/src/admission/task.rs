@@ -135,7 +135,8 @@ pub struct BasePriorityError {
 
 /// One task that competes in a round. Every combination of its values is valid.
 ///
-/// With feature `serde` it is read from its field names, all of them required, unknown ones refused.
+/// With feature `serde` it is read from its field names, all of them required, unknown ones
+/// refused.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "serde",

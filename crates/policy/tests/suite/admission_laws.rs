@@ -1,11 +1,11 @@
 //! Laws of a round, over arbitrary tasks and policies.
 
-use std::cmp::Reverse;
+use core::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use evenhand_policy::admission::{
-    AdmissionOptions, AdmissionPolicy, BasePriority, DeferralReason, Round, ScoringOptions, Task,
-    TaskId, ValueClass, admit,
+    AdmissionOptions, AdmissionPolicy, BasePriority, DeferralReason, RankedTask, Round,
+    ScoringOptions, Share, Task, TaskId, TenantFairness, ValueClass, admit,
 };
 use evenhand_policy::{TeamId, TenantId};
 use proptest::collection::btree_map;
@@ -127,6 +127,14 @@ fn micros_by<'a, Id: Ord>(
     amounts
 }
 
+fn amounts<Id: Ord>(shares: &BTreeMap<Id, Share>) -> BTreeMap<&Id, (u32, u64)> {
+    let amount = |share: &Share| (share.count(), share.micros());
+    shares
+        .iter()
+        .map(|(id, share)| (id, amount(share)))
+        .collect()
+}
+
 fn find<'a>(tasks: &'a [Task], id: &TaskId) -> &'a Task {
     tasks
         .iter()
@@ -143,7 +151,8 @@ proptest! {
 
     #[test]
     fn the_order_of_the_input_changes_nothing(
-        (tasks, shuffled) in any_tasks().prop_flat_map(|tasks| (Just(tasks.clone()), Just(tasks).prop_shuffle())),
+        (tasks, shuffled) in any_tasks()
+            .prop_flat_map(|tasks| (Just(tasks.clone()), Just(tasks).prop_shuffle())),
         policy in any_policy(),
         capacity in any_capacity(),
     ) {
@@ -151,10 +160,14 @@ proptest! {
     }
 
     #[test]
-    fn tasks_are_ranked_by_score_then_id_and_forced_ones_come_first(tasks in any_tasks(), policy in any_policy()) {
+    fn tasks_are_ranked_by_score_then_id_and_forced_ones_come_first(
+        tasks in any_tasks(),
+        policy in any_policy(),
+    ) {
         let round = admit(&policy, &tasks, 1000).expect("no duplicates");
         let ranked = round.ranked();
-        prop_assert!(ranked.is_sorted_by_key(|task| (Reverse(task.score()), task.task_id().clone())));
+        let place = |task: &RankedTask| (Reverse(task.score()), task.task_id().clone());
+        prop_assert!(ranked.is_sorted_by_key(place));
         prop_assert!(ranked.is_sorted_by_key(|task| !task.is_forced()));
         for entry in ranked {
             let task = find(&tasks, entry.task_id());
@@ -183,7 +196,7 @@ proptest! {
         prop_assert_eq!(admitted(&round, &tasks), before);
         let actual = round.deferred().iter().map(|task| (task.task_id(), task.reason()));
         prop_assert_eq!(actual.collect::<Vec<_>>(), deferred);
-        let spoken_of: BTreeSet<&TaskId> = round.ranked().iter().map(|task| task.task_id()).collect();
+        let spoken_of: BTreeSet<&TaskId> = round.ranked().iter().map(RankedTask::task_id).collect();
         prop_assert_eq!(spoken_of.len(), tasks.len());
         prop_assert_eq!(round.admitted().len() + round.deferred().len(), tasks.len());
     }
@@ -196,12 +209,14 @@ proptest! {
     ) {
         let round = admit(&policy, &tasks, capacity).expect("no duplicates");
         prop_assert!(round.spent_micros() <= capacity);
-        prop_assert!(round.by_tenant().values().all(|share| share.count() <= policy.per_tenant_window()));
-        prop_assert!(round.by_team().values().all(|share| share.count() <= policy.per_team_window()));
+        let (tenant_window, team_window) = (policy.per_tenant_window(), policy.per_team_window());
+        prop_assert!(round.by_tenant().values().all(|share| share.count() <= tenant_window));
+        prop_assert!(round.by_team().values().all(|share| share.count() <= team_window));
         let admitted = admitted(&round, &tasks);
         for tenant in round.by_tenant().keys() {
-            let is_forced = |task: &&&Task| task.tenant_id == *tenant && policy.scoring().is_forced(task.wait_ticks);
-            let forced = admitted.iter().filter(is_forced).count();
+            let of_tenant = admitted.iter().filter(|task| task.tenant_id == *tenant);
+            let is_forced = |task: &&&Task| policy.scoring().is_forced(task.wait_ticks);
+            let forced = of_tenant.filter(is_forced).count();
             prop_assert!(forced <= usize::try_from(policy.max_forced_per_tenant()).expect("fits"));
         }
     }
@@ -215,11 +230,10 @@ proptest! {
         let round = admit(&policy, &tasks, capacity).expect("no duplicates");
         let admitted = admitted(&round, &tasks);
         let by_tenant = micros_by(&admitted, |task| &task.tenant_id);
-        let actual = round.by_tenant().iter().map(|(id, share)| (id, (share.count(), share.micros())));
-        prop_assert_eq!(actual.collect::<BTreeMap<_, _>>(), by_tenant.clone());
-        let by_team = round.by_team().iter().map(|(id, share)| (id, (share.count(), share.micros())));
-        prop_assert_eq!(by_team.collect::<BTreeMap<_, _>>(), micros_by(&admitted, |task| &task.team_id));
-        prop_assert_eq!(round.spent_micros(), by_tenant.values().map(|(_, micros)| micros).sum::<u64>());
+        prop_assert_eq!(amounts(round.by_tenant()), by_tenant.clone());
+        prop_assert_eq!(amounts(round.by_team()), micros_by(&admitted, |task| &task.team_id));
+        let spent: u64 = by_tenant.values().map(|(_, micros)| micros).sum();
+        prop_assert_eq!(round.spent_micros(), spent);
 
         let micros = by_tenant.values().map(|(_, micros)| *micros);
         let deviation = micros.clone().max().unwrap_or(0) - micros.min().unwrap_or(0);
@@ -231,10 +245,12 @@ proptest! {
             let of_tenant = admitted.iter().filter(|task| task.tenant_id == *tenant);
             let largest = of_tenant.map(|task| task.cost_micros).max().expect("admitted");
             let tenants = u64::try_from(by_tenant.len()).expect("fits");
-            let allowance = u128::from(round.spent_micros().div_ceil(tenants)) + u128::from(largest);
+            let even_share = round.spent_micros().div_ceil(tenants);
+            let allowance = u128::from(even_share) + u128::from(largest);
             let (_, micros) = by_tenant[tenant];
             prop_assert_eq!(fairness.is_within_allowance(), u128::from(micros) <= allowance);
         }
-        prop_assert_eq!(report.is_fair(), report.tenants().values().all(|tenant| tenant.is_within_allowance()));
+        let all_within = report.tenants().values().all(TenantFairness::is_within_allowance);
+        prop_assert_eq!(report.is_fair(), all_within);
     }
 }

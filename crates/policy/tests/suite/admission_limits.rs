@@ -126,7 +126,8 @@ fn weights_and_aging_are_bounded() {
 
 #[test]
 fn every_unforced_score_is_below_every_forced_one() {
-    // Aging is used up at 10 of 12 ticks: it adds 400 to both sides, so only the weights and the bonus count.
+    // Aging is used up at 10 of 12 ticks: it adds 400 to both sides, so only the weights and the
+    // bonus count.
     assert!(weights(9_999, 300, 100).is_ok());
     let refused = weights(10_000, 300, 100).expect_err("a tie");
     let AdmissionPolicyError::UnforcedReachesForced {
@@ -311,16 +312,23 @@ proptest! {
         priority in 0..=100_u32,
     ) {
         let value_weights = ValueWeights { critical, standard, batch };
-        let options = ScoringOptions { value_weights, aging_per_tick, max_aging_ticks, starvation_ticks };
+        let options = ScoringOptions {
+            value_weights,
+            aging_per_tick,
+            max_aging_ticks,
+            starvation_ticks,
+        };
         let score = |weight: u32, priority: u32, wait: u64| {
             let aging = u128::from(wait.min(max_aging_ticks.into())) * u128::from(aging_per_tick);
             let bonus = if wait >= starvation_ticks.into() { 10_000 } else { 0 };
             u128::from(weight) + u128::from(priority) + aging + bonus
         };
         let starved = u64::from(starvation_ticks);
-        let in_bounds = critical.max(standard).max(batch) <= 1_000_000 && aging_per_tick <= 1_000_000;
+        let in_bounds =
+            critical.max(standard).max(batch) <= 1_000_000 && aging_per_tick <= 1_000_000;
         let gaps = critical > standard.saturating_add(100) && standard > batch.saturating_add(100);
-        let forced_first = starved == 0 || score(critical, 100, starved - 1) < score(batch, 0, starved);
+        let forced_first =
+            starved == 0 || score(critical, 100, starved - 1) < score(batch, 0, starved);
         let scoring = Scoring::new(options);
         prop_assert_eq!(scoring.is_ok(), in_bounds && gaps && forced_first);
         if let Ok(scoring) = scoring {

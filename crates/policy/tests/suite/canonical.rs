@@ -141,7 +141,7 @@ fn other_writings_of_the_same_policy_are_refused_where_they_differ() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn canonical_bytes_give_the_same_policy_back(weights in any_weights()) {
@@ -166,7 +166,8 @@ proptest! {
         let position = position.index(bytes.len());
         prop_assume!(bytes[position] != byte);
         bytes[position] = byte;
-        // Another id in the same place of the order makes another valid policy; everything else is refused.
+        // Another id in the same place of the order makes another valid policy; everything else is
+        // refused.
         if let Ok(other) = WeightedFairnessPolicy::from_canonical_bytes(shard(), &bytes) {
             prop_assert_ne!(other.digest(), policy.digest());
             prop_assert_eq!(other.canonical_bytes(), bytes);
@@ -174,7 +175,10 @@ proptest! {
     }
 
     #[test]
-    fn cut_bytes_are_refused(weights in weights_within(1..=4, 8, 32), cut in any::<prop::sample::Index>()) {
+    fn cut_bytes_are_refused(
+        weights in weights_within(1..=4, 8, 32),
+        cut in any::<prop::sample::Index>(),
+    ) {
         let bytes = compile(&weights).expect("the weights are within the limits").canonical_bytes();
         let cut = &bytes[..cut.index(bytes.len())];
         prop_assert!(WeightedFairnessPolicy::from_canonical_bytes(shard(), cut).is_err());

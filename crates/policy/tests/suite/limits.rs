@@ -32,7 +32,7 @@ fn a_policy_has_1_to_1024_tenants() {
 #[test]
 fn an_endless_list_of_tenants_is_refused() {
     let weight = TenantFairnessWeight::new(tenant("again"), 1).expect("1 is a weight");
-    let refused = WeightedFairnessPolicy::new(shard(), std::iter::repeat(weight));
+    let refused = WeightedFairnessPolicy::new(shard(), core::iter::repeat(weight));
     assert_eq!(refused, Err(PolicyError::TooManyTenants));
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use evenhand_policy::{
-    CYCLE_LENGTH_MAX, PolicyError, SchedulerShardId, TenantFairnessWeight, TenantId,
+    CYCLE_LENGTH_MAX, PolicyError, SchedulerShardId, TENANTS_MAX, TenantFairnessWeight, TenantId,
     WeightedFairnessPolicy,
 };
 use proptest::prelude::*;
@@ -62,15 +62,16 @@ fn any_tenant() -> impl Strategy<Value = TenantId> {
     "[A-Za-z0-9._:-]{1,6}".prop_filter_map("a dot name", |text| TenantId::try_from(text).ok())
 }
 
-/// Distinct tenants in arbitrary order, whose weights add up to at most `cycle_length_max`.
+/// Distinct tenants in arbitrary order, whose weights add up to at most `cycle_length_max`. A
+/// tenant that is drawn twice counts once, so there can be fewer tenants than draws.
 pub(crate) fn weights_within(
-    tenants: impl Into<SizeRange>,
+    draws: impl Into<SizeRange>,
     weight_max: u32,
     cycle_length_max: u32,
 ) -> impl Strategy<Value = Weights> {
-    let drawn = proptest::collection::btree_map(any_tenant(), 1..=weight_max, tenants);
+    let drawn = proptest::collection::vec((any_tenant(), 1..=weight_max), draws);
     drawn
-        .prop_map(move |drawn| trimmed(drawn, cycle_length_max))
+        .prop_map(move |drawn| trimmed(drawn.into_iter().collect(), cycle_length_max))
         .prop_shuffle()
 }
 
@@ -80,15 +81,16 @@ pub(crate) fn any_weights() -> impl Strategy<Value = Weights> {
         3 => weights_within(1..=8, 8, CYCLE_LENGTH_MAX),
         3 => weights_within(1..=40, 1024, CYCLE_LENGTH_MAX),
         2 => weights_within(1..=200, 90, CYCLE_LENGTH_MAX),
-        2 => weights_within(1024, 8, CYCLE_LENGTH_MAX),
+        2 => weights_within(1400, 6, CYCLE_LENGTH_MAX),
     ]
 }
 
-/// Cuts the last weight that fits no more, and leaves out those after it.
+/// Cuts the last weight that fits no more, and leaves out those after it and those past the most
+/// tenants.
 fn trimmed(drawn: BTreeMap<TenantId, u32>, cycle_length_max: u32) -> Weights {
     let mut left = cycle_length_max;
     let mut weights = Vec::new();
-    for (tenant, weight) in drawn {
+    for (tenant, weight) in drawn.into_iter().take(TENANTS_MAX) {
         let weight = weight.min(left);
         left -= weight;
         if weight > 0 {

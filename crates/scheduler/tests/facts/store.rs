@@ -60,7 +60,11 @@ impl TestStore {
 
     /// The next `times` calls of this method go wrong.
     pub(crate) fn inject(&self, method: &'static str, fault: Fault, times: usize) {
-        self.script.lock().expect("no panic").faults.push((method, fault, times));
+        self.script
+            .lock()
+            .expect("no panic")
+            .faults
+            .push((method, fault, times));
     }
 
     /// From now on everything works again.
@@ -92,7 +96,11 @@ impl TestStore {
     }
 
     pub(crate) async fn get(&self, run: RunId) -> Run {
-        self.model.run(run).await.expect("answered").expect("there is such a run")
+        self.model
+            .run(run)
+            .await
+            .expect("answered")
+            .expect("there is such a run")
     }
 
     pub(crate) async fn consumed(&self, policy: &WeightedFairnessPolicy) -> u64 {
@@ -101,16 +109,21 @@ impl TestStore {
     }
 
     pub(crate) async fn records(&self, policy: &WeightedFairnessPolicy) -> Vec<SequenceRecord> {
-        self.model.sequences(policy.shard(), 0, 10_000).await.expect("registered")
+        self.model
+            .sequences(policy.shard(), 0, 10_000)
+            .await
+            .expect("registered")
     }
 
     /// The tenants of the sequences that ran something, in order.
     pub(crate) async fn ran(&self, policy: &WeightedFairnessPolicy) -> Vec<(u64, TenantId)> {
         let records = self.records(policy).await.into_iter();
         records
-            .filter_map(|record| match record.outcome {
-                SequenceOutcome::Ran(attempt) => Some((record.sequence, attempt.tenant)),
-                _ => None,
+            .filter_map(|record| {
+                let SequenceOutcome::Ran(attempt) = record.outcome else {
+                    return None;
+                };
+                Some((record.sequence, attempt.tenant))
             })
             .collect()
     }
@@ -120,12 +133,18 @@ impl TestStore {
         method: &'static str,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let now = self.started.saturating_add(self.origin.elapsed()).expect("in range");
+        let now = self
+            .started
+            .saturating_add(self.origin.elapsed())
+            .expect("in range");
         self.model.set_clock(now);
         let fault = {
             let mut script = self.script.lock().expect("no panic");
             script.calls.push(method);
-            let next = script.faults.iter_mut().find(|(name, _, times)| *name == method && *times > 0);
+            let next = script
+                .faults
+                .iter_mut()
+                .find(|(name, _, times)| *name == method && *times > 0);
             next.map(|(_, fault, times)| {
                 *times -= 1;
                 *fault
@@ -150,14 +169,16 @@ impl ReservationStore for TestStore {
         &self,
         registration: &PolicyRegistration,
     ) -> Result<Registered, StoreError> {
-        self.call("register_policy", self.model.register_policy(registration)).await
+        self.call("register_policy", self.model.register_policy(registration))
+            .await
     }
 
     async fn load_policy(
         &self,
         shard: &SchedulerShardId,
     ) -> Result<WeightedFairnessPolicy, StoreError> {
-        self.call("load_policy", self.model.load_policy(shard)).await
+        self.call("load_policy", self.model.load_policy(shard))
+            .await
     }
 
     async fn reserve(&self, request: &ReserveRequest) -> Result<Reservation, StoreError> {
@@ -174,25 +195,35 @@ impl ReservationStore for TestStore {
         from_sequence: u64,
         limit: u32,
     ) -> Result<Vec<Reservation>, StoreError> {
-        self.call("reservations", self.model.reservations(shard, from_sequence, limit)).await
+        self.call(
+            "reservations",
+            self.model.reservations(shard, from_sequence, limit),
+        )
+        .await
     }
 
     async fn prune_scheduler_fairness_reservations(
         &self,
         policy: SchedulerFairnessRetentionPolicy,
     ) -> Result<RetentionReport, StoreError> {
-        self.call("prune", self.model.prune_scheduler_fairness_reservations(policy)).await
+        self.call(
+            "prune",
+            self.model.prune_scheduler_fairness_reservations(policy),
+        )
+        .await
     }
 }
 
 #[async_trait]
 impl RunQueue for TestStore {
     async fn enqueue_many(&self, runs: &[NewRun]) -> Result<Vec<Enqueued>, StoreError> {
-        self.call("enqueue_many", self.model.enqueue_many(runs)).await
+        self.call("enqueue_many", self.model.enqueue_many(runs))
+            .await
     }
 
     async fn ready_tenants(&self, shard: &SchedulerShardId) -> Result<ReadyTenants, StoreError> {
-        self.call("ready_tenants", self.model.ready_tenants(shard)).await
+        self.call("ready_tenants", self.model.ready_tenants(shard))
+            .await
     }
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Claim, StoreError> {
@@ -204,7 +235,8 @@ impl RunQueue for TestStore {
         shard: &SchedulerShardId,
         sequence: u64,
     ) -> Result<(), StoreError> {
-        self.call("record_failed", self.model.record_failed(shard, sequence)).await
+        self.call("record_failed", self.model.record_failed(shard, sequence))
+            .await
     }
 
     async fn renew(
@@ -212,7 +244,11 @@ impl RunQueue for TestStore {
         leases: &[Lease],
         duration: LeaseDuration,
     ) -> Result<Vec<Renewal>, StoreError> {
-        self.script.lock().expect("no panic").renewed.push(leases.len());
+        self.script
+            .lock()
+            .expect("no panic")
+            .renewed
+            .push(leases.len());
         self.call("renew", self.model.renew(leases, duration)).await
     }
 
@@ -242,7 +278,8 @@ impl RunQueue for TestStore {
         after: Option<RunId>,
         size: PageSize,
     ) -> Result<RunPage, StoreError> {
-        self.call("runs", self.model.runs(filter, after, size)).await
+        self.call("runs", self.model.runs(filter, after, size))
+            .await
     }
 
     async fn counts(&self) -> Result<Vec<RunCounts>, StoreError> {
@@ -255,7 +292,11 @@ impl RunQueue for TestStore {
         from_sequence: u64,
         limit: u32,
     ) -> Result<Vec<SequenceRecord>, StoreError> {
-        self.call("sequences", self.model.sequences(shard, from_sequence, limit)).await
+        self.call(
+            "sequences",
+            self.model.sequences(shard, from_sequence, limit),
+        )
+        .await
     }
 }
 
@@ -270,7 +311,9 @@ impl Job for Task {
 }
 
 pub(crate) fn run_of(tenant: &str, number: u32) -> NewRun {
-    Task { number }.new_run(tenant.parse().expect("a tenant")).expect("a run")
+    Task { number }
+        .new_run(tenant.parse().expect("a tenant"))
+        .expect("a run")
 }
 
 pub(crate) fn policy(weights: &[(&str, u32)]) -> WeightedFairnessPolicy {

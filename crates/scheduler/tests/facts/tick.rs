@@ -11,8 +11,8 @@ use evenhand_scheduler::{
     RunReport, SchedulerOptions, Selection, TenantOutcome, TenantScheduler, TickOutcome,
 };
 use evenhand_store::{
-    ReservationCount, ReservationId, ReservationStore, ReserveRequest, RunState, SequenceOutcome,
-    StoreErrorKind,
+    ReservationCount, ReservationId, ReservationStore, ReserveRequest, RunQueue, RunState,
+    SchedulerFairnessRetentionPolicy, SequenceOutcome, StoreErrorKind,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -39,7 +39,11 @@ async fn slot_of_an_idle_tenant_is_consumed_and_not_given_away() {
     let runs = store.add("b", 2).await;
     let cancel = CancellationToken::new();
     for sequence in 0..4 {
-        let tick = scheduler.tick(&cancel).await.expect("reserved").expect("not cancelled");
+        let tick = scheduler
+            .tick(&cancel)
+            .await
+            .expect("reserved")
+            .expect("not cancelled");
         assert_eq!(tick.sequence(), sequence);
         assert_eq!(&tick.tenant, policy.tenant_for_sequence(sequence));
         assert_eq!(tick.bound.maximum_reservations_until_selection(), 2);
@@ -65,7 +69,13 @@ async fn cancelled_token_consumes_nothing() {
     cancel.cancel();
     assert!(scheduler.tick(&cancel).await.expect("no error").is_none());
     let request = scheduler.mint_request();
-    assert!(scheduler.settle(request, &cancel).await.expect("no error").is_none());
+    assert!(
+        scheduler
+            .settle(request, &cancel)
+            .await
+            .expect("no error")
+            .is_none()
+    );
     assert_eq!(store.consumed(&policy).await, 0);
     assert_eq!(store.count("reserve"), 0);
 }
@@ -75,7 +85,11 @@ async fn reservation_whose_reply_was_lost_is_asked_for_again_with_its_id() {
     let (store, policy) = (TestStore::new(), policy(&[("a", 1)]));
     let scheduler = scheduler(&store, &policy).await;
     store.inject("reserve", Fault::LoseReply, 2);
-    let tick = scheduler.tick(&CancellationToken::new()).await.expect("reserved").expect("ticked");
+    let tick = scheduler
+        .tick(&CancellationToken::new())
+        .await
+        .expect("reserved")
+        .expect("ticked");
     assert_eq!((tick.sequence(), tick.retries), (0, 2));
     assert_eq!(store.consumed(&policy).await, 1);
 }
@@ -86,7 +100,10 @@ async fn unanswered_reservation_is_settled_by_another_process() {
     let first = scheduler(&store, &policy).await;
     let run = store.add("a", 2).await[0];
     store.inject("reserve", Fault::LoseReply, usize::MAX);
-    let error = first.tick(&CancellationToken::new()).await.expect_err("never answered");
+    let error = first
+        .tick(&CancellationToken::new())
+        .await
+        .expect_err("never answered");
     assert_eq!(error.kind(), StoreErrorKind::OutcomeUnknown);
     assert_eq!(error.retries(), 10);
     assert!(error.may_have_reserved() && error.is_retryable());
@@ -99,12 +116,20 @@ async fn unanswered_reservation_is_settled_by_another_process() {
     let request = ReserveRequest::new(&policy, id, ReservationCount::ONE);
     assert_eq!(&request, error.request());
     let cancel = CancellationToken::new();
-    let tick = second.settle(request.clone(), &cancel).await.expect("answered").expect("ticked");
+    let tick = second
+        .settle(request.clone(), &cancel)
+        .await
+        .expect("answered")
+        .expect("ticked");
     assert_eq!(tick.sequence(), 0);
     assert!(matches!(tick.outcome, TickOutcome::Ran(report) if report.run == Some(run)));
 
     // Settled again, it is the same sequence, and the second run is left alone.
-    let again = second.settle(request, &cancel).await.expect("answered").expect("ticked");
+    let again = second
+        .settle(request, &cancel)
+        .await
+        .expect("answered")
+        .expect("ticked");
     assert_eq!(again.sequence(), 0);
     assert!(matches!(again.outcome, TickOutcome::Ran(report) if report.end == RunEnd::LeaseLost));
     assert_eq!(store.ran(&policy).await.len(), 1);
@@ -117,13 +142,19 @@ async fn refused_reservation_consumes_nothing_and_is_not_repeated_for_ever() {
     let scheduler = scheduler(&store, &policy).await;
     let cancel = CancellationToken::new();
     store.inject("reserve", Fault::Refuse(StoreErrorKind::Unavailable), 11);
-    let error = scheduler.tick(&cancel).await.expect_err("refused eleven times");
+    let error = scheduler
+        .tick(&cancel)
+        .await
+        .expect_err("refused eleven times");
     assert!(error.is_retryable() && !error.may_have_reserved());
     assert_eq!((store.count("reserve"), error.retries()), (11, 10));
 
     store.inject("reserve", Fault::Refuse(StoreErrorKind::Corrupt), 1);
     let error = scheduler.tick(&cancel).await.expect_err("refused for good");
-    assert_eq!((error.kind(), error.retries()), (StoreErrorKind::Corrupt, 0));
+    assert_eq!(
+        (error.kind(), error.retries()),
+        (StoreErrorKind::Corrupt, 0)
+    );
     assert_eq!(store.consumed(&policy).await, 0);
 }
 
@@ -143,7 +174,10 @@ async fn cancellation_ends_the_retries_and_hands_the_request_back() {
 
     store.mend();
     let cancel = CancellationToken::new();
-    let tick = scheduler.settle(error.into_request(), &cancel).await.expect("answered");
+    let tick = scheduler
+        .settle(error.into_request(), &cancel)
+        .await
+        .expect("answered");
     assert_eq!(tick.map(|tick| tick.sequence()), Some(0));
 }
 
@@ -166,19 +200,31 @@ impl TenantScheduler for Broken {
 
 #[tokio::test(start_paused = true)]
 async fn tenant_that_fails_costs_its_own_sequence_only() {
-    let (store, policy) = (TestStore::new(), policy(&[("fails", 1), ("panics", 1), ("works", 1)]));
+    let (store, policy) = (
+        TestStore::new(),
+        policy(&[("fails", 1), ("panics", 1), ("works", 1)]),
+    );
     let tenants: Arc<dyn TenantScheduler> = Arc::new(Broken);
-    let scheduler =
-        DurableFairScheduler::register(&store, policy.clone(), tenants, SchedulerOptions::default())
-            .await
-            .expect("registered");
+    let scheduler = DurableFairScheduler::register(
+        &store,
+        policy.clone(),
+        tenants,
+        SchedulerOptions::default(),
+    )
+    .await
+    .expect("registered");
     for sequence in 0..6 {
         let cancel = CancellationToken::new();
-        let tick = scheduler.tick(&cancel).await.expect("reserved").expect("ticked");
+        let tick = scheduler
+            .tick(&cancel)
+            .await
+            .expect("reserved")
+            .expect("ticked");
         assert_eq!(tick.sequence(), sequence);
-        let outcome = match tick.outcome {
-            TickOutcome::Failed(error) => error.to_string(),
-            other => other.as_str().to_owned(),
+        let outcome = if let TickOutcome::Failed(error) = &tick.outcome {
+            error.to_string()
+        } else {
+            tick.outcome.as_str().to_owned()
         };
         let expected = match tick.tenant.as_str() {
             "fails" => "no such queue",
@@ -197,11 +243,22 @@ async fn claim_that_is_refused_for_good_is_on_record_as_failed() {
     store.inject("claim", Fault::Refuse(StoreErrorKind::Corrupt), 1);
     store.inject("record_failed", Fault::LoseReply, 1);
     let cancel = CancellationToken::new();
-    let tick = scheduler.tick(&cancel).await.expect("reserved").expect("ticked");
+    let tick = scheduler
+        .tick(&cancel)
+        .await
+        .expect("reserved")
+        .expect("ticked");
     assert!(matches!(tick.outcome, TickOutcome::Failed(_)));
-    assert_eq!(store.records(&policy).await[0].outcome, SequenceOutcome::Failed);
+    assert_eq!(
+        store.records(&policy).await[0].outcome,
+        SequenceOutcome::Failed
+    );
     // The run is still there for the next sequence.
-    let tick = scheduler.tick(&cancel).await.expect("reserved").expect("ticked");
+    let tick = scheduler
+        .tick(&cancel)
+        .await
+        .expect("reserved")
+        .expect("ticked");
     assert!(matches!(tick.outcome, TickOutcome::Ran(report) if report.run == Some(run)));
 }
 
@@ -213,8 +270,14 @@ async fn claim_whose_reply_was_lost_gives_the_same_run() {
     store.inject("claim", Fault::LoseReply, 3);
     store.inject("complete", Fault::LoseReply, 3);
     let cancel = CancellationToken::new();
-    let tick = scheduler.tick(&cancel).await.expect("reserved").expect("ticked");
-    let TickOutcome::Ran(report) = tick.outcome else { panic!("{:?}", tick.outcome) };
+    let tick = scheduler
+        .tick(&cancel)
+        .await
+        .expect("reserved")
+        .expect("ticked");
+    let TickOutcome::Ran(report) = tick.outcome else {
+        panic!("{:?}", tick.outcome)
+    };
     assert_eq!((report.run, report.end), (Some(run), RunEnd::Completed));
     assert_eq!(store.get(run).await.attempt, 1);
     assert_eq!(store.ran(&policy).await.len(), 1);
@@ -230,7 +293,10 @@ async fn request_for_another_shard_or_for_a_block_is_refused_unsent() {
     block.count = ReservationCount::new(2).expect("a count");
     for request in [elsewhere, block] {
         let cancel = CancellationToken::new();
-        let error = scheduler.settle(request.clone(), &cancel).await.expect_err("refused");
+        let error = scheduler
+            .settle(request.clone(), &cancel)
+            .await
+            .expect_err("refused");
         assert_eq!(error.kind(), StoreErrorKind::Invalid);
         assert_eq!(error.into_request(), request);
     }
@@ -253,7 +319,11 @@ async fn other_policy_under_a_known_shard_is_refused_before_anything_is_claimed(
 #[tokio::test(start_paused = true)]
 async fn registration_survives_an_outage() {
     let store = TestStore::new();
-    store.inject("register_policy", Fault::Refuse(StoreErrorKind::Unavailable), 3);
+    store.inject(
+        "register_policy",
+        Fault::Refuse(StoreErrorKind::Unavailable),
+        3,
+    );
     store.inject("register_policy", Fault::LoseReply, 3);
     scheduler(&store, &policy(&[("a", 1)])).await;
     assert_eq!(store.count("register_policy"), 7);
@@ -272,34 +342,128 @@ async fn inline_tick_keeps_the_lease_of_a_long_run() {
         .await
         .expect("registered");
     let run = store.add("a", 1).await[0];
-    scheduler.tick(&CancellationToken::new()).await.expect("reserved").expect("ticked");
+    scheduler
+        .tick(&CancellationToken::new())
+        .await
+        .expect("reserved")
+        .expect("ticked");
     assert_eq!(store.get(run).await.state, RunState::Done);
     assert!(store.count("renew") >= 9);
 }
 
 #[tokio::test(start_paused = true)]
 async fn id_that_was_refused_for_its_time_is_not_minted_twice() {
-    let (policy, hour) = (policy(&[("a", 1)]), Duration::from_secs(3_600));
+    let (policy, hour) = (policy(&[("a", 1)]), Duration::from_hours(1));
     let model = TestStore::new().model;
-    let scheduler = DurableFairScheduler::register(
-        &model,
-        policy.clone(),
-        Broken,
-        SchedulerOptions::default(),
-    )
-    .await
-    .expect("registered");
+    let scheduler =
+        DurableFairScheduler::register(&model, policy.clone(), Broken, SchedulerOptions::default())
+            .await
+            .expect("registered");
     let cancel = CancellationToken::new();
     let earlier = model.clock().checked_sub(hour).expect("in range");
     model.set_clock(earlier);
-    let error = scheduler.tick(&cancel).await.expect_err("an hour ahead of the store");
+    let error = scheduler
+        .tick(&cancel)
+        .await
+        .expect_err("an hour ahead of the store");
     assert_eq!(error.kind(), StoreErrorKind::ClockSkew);
     for sequence in 0..3 {
-        let tick = scheduler.tick(&cancel).await.expect("reserved").expect("ticked");
+        let tick = scheduler
+            .tick(&cancel)
+            .await
+            .expect("reserved")
+            .expect("ticked");
         assert_eq!(tick.sequence(), sequence);
         // A clock that steps back behind what is reserved stops nobody.
         model.set_clock(model.clock().checked_sub(hour).expect("in range"));
     }
     let cursor = model.cursor(policy.shard()).await.expect("registered");
     assert_eq!(cursor.next_sequence, Some(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn clock_behind_what_was_pruned_stops_nobody() {
+    let (policy, hour) = (policy(&[("a", 1)]), Duration::from_hours(1));
+    let model = TestStore::new().model;
+    let register = || {
+        let options = SchedulerOptions::default();
+        DurableFairScheduler::register(model.clone(), policy.clone(), Broken, options)
+    };
+    let cancel = CancellationToken::new();
+    for _ in 0..2 {
+        // Each is a process of its own, which learns of the clock by registering.
+        let scheduler = register().await.expect("registered");
+        scheduler
+            .tick(&cancel)
+            .await
+            .expect("reserved")
+            .expect("ticked");
+        model.advance(3 * hour);
+    }
+    let retention = SchedulerFairnessRetentionPolicy::new(hour, 10).expect("a retention policy");
+    let pruned = model
+        .prune_scheduler_fairness_reservations(retention)
+        .await
+        .expect("pruned");
+    assert_eq!(pruned.deleted, 1);
+
+    model.set_clock(model.clock().checked_sub(24 * hour).expect("in range"));
+    let scheduler = register().await.expect("registered");
+    let error = scheduler
+        .tick(&cancel)
+        .await
+        .expect_err("an id of a day before");
+    assert_eq!(error.kind(), StoreErrorKind::Expired);
+    for sequence in 2..5 {
+        let tick = scheduler
+            .tick(&cancel)
+            .await
+            .expect("reserved")
+            .expect("ticked");
+        assert_eq!(tick.sequence(), sequence);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_of_a_process_that_died_is_taken_over_with_what_is_left_of_its_lease() {
+    let (store, policy) = (TestStore::new(), policy(&[("a", 1)]));
+    let slow = |_: Task, _: RunContext| async {
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        Ok::<_, BoxError>(JobOutcome::Done)
+    };
+    let register = || {
+        let queue = QueueTenantScheduler::new(store.clone(), Handlers::new().on::<Task>(slow));
+        let options = SchedulerOptions::default();
+        DurableFairScheduler::register(store.clone(), policy.clone(), queue, options)
+    };
+    let cancel = CancellationToken::new();
+    let run = store.add("a", 1).await[0];
+    let first = register().await.expect("registered");
+    let request = first.mint_request();
+    let cut = tokio::time::timeout(
+        Duration::from_millis(1),
+        first.settle(request.clone(), &cancel),
+    )
+    .await;
+    assert!(cut.is_err(), "it was still at work");
+
+    // Five seconds before the lease ends, another process takes over, while a third one recovers what expires.
+    tokio::time::advance(Duration::from_secs(25)).await;
+    let second = register().await.expect("registered");
+    let recover = async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            store.recover(10).await.expect("answered");
+        }
+    };
+    let tick = tokio::select! {
+        ticked = second.settle(request, &cancel) => ticked.expect("answered").expect("ticked"),
+        () = recover => unreachable!(),
+    };
+    assert!(
+        matches!(tick.outcome, TickOutcome::Ran(report) if report.end == RunEnd::Completed),
+        "{:?}",
+        tick.outcome
+    );
+    assert_eq!(store.get(run).await.attempt, 1);
 }

@@ -27,7 +27,12 @@ impl Queue {
         }
         let best = self.best(clock, pool, &request.tenant, scoring);
         let Some(row) = best.and_then(|id| self.rows.get_mut(&id)) else {
-            self.settle(clock, &request.shard, request.sequence, SequenceOutcome::Idle);
+            self.settle(
+                clock,
+                &request.shard,
+                request.sequence,
+                SequenceOutcome::Idle,
+            );
             return Ok(Claim::Idle);
         };
         let run = &mut row.run;
@@ -47,7 +52,12 @@ impl Queue {
             run.ready_at,
             clock,
         );
-        self.settle(clock, &request.shard, request.sequence, SequenceOutcome::Ran(attempt));
+        self.settle(
+            clock,
+            &request.shard,
+            request.sequence,
+            SequenceOutcome::Ran(attempt),
+        );
         Ok(Claim::Ran(Box::new(claimed)))
     }
 
@@ -64,11 +74,15 @@ impl Queue {
                 ));
             }
         };
-        let row = self.rows.get(&attempt.run).filter(|row| row.is_held_by(attempt.fence));
+        let row = self
+            .rows
+            .get(&attempt.run)
+            .filter(|row| row.is_held_by(attempt.fence));
         match row.and_then(|row| row.lease.as_ref().map(|lease| (row, lease))) {
-            Some((row, lease)) => {
-                Ok(Claim::Ran(Box::new(ClaimedRun::new(row.run.clone(), lease.clone()))))
-            }
+            Some((row, lease)) => Ok(Claim::Ran(Box::new(ClaimedRun::new(
+                row.run.clone(),
+                lease.clone(),
+            )))),
             None => Err(lease_lost()),
         }
     }
@@ -172,7 +186,9 @@ impl Queue {
         expired.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
         let mut report = RecoveryReport::default();
         for (_, id) in expired {
-            let Some(row) = self.rows.get_mut(&id) else { continue };
+            let Some(row) = self.rows.get_mut(&id) else {
+                continue;
+            };
             row.run.last_error = Some("the lease expired".to_owned());
             let held = row.lease.take();
             if row.has_attempts_left() {
@@ -190,7 +206,9 @@ impl Queue {
     /// The row of the lease's run, if the lease is the current right to it. An expired lease still is, until somebody
     /// recovers the run.
     fn held(&mut self, lease: &Lease) -> Option<&mut Row> {
-        self.rows.get_mut(&lease.run).filter(|row| row.is_held_by(lease.fence))
+        self.rows
+            .get_mut(&lease.run)
+            .filter(|row| row.is_held_by(lease.fence))
     }
 
     /// The record of the lease's attempt, if that is how it ended: then the call is a repetition, and succeeds again.
@@ -216,10 +234,12 @@ impl Queue {
         sequence: u64,
         outcome: SequenceOutcome,
     ) {
-        self.settled.entry((shard.clone(), sequence)).or_insert_with(|| Settled {
-            record: SequenceRecord::new(sequence, outcome, clock),
-            failed_with: None,
-        });
+        self.settled
+            .entry((shard.clone(), sequence))
+            .or_insert_with(|| Settled {
+                record: SequenceRecord::new(sequence, outcome, clock),
+                failed_with: None,
+            });
     }
 
     fn end_attempt(
@@ -255,9 +275,14 @@ impl Row {
 }
 
 fn lease_end(clock: Timestamp, duration: LeaseDuration) -> Timestamp {
-    clock.saturating_add(duration.get()).unwrap_or(Timestamp::MAX)
+    clock
+        .saturating_add(duration.get())
+        .unwrap_or(Timestamp::MAX)
 }
 
 fn lease_lost() -> StoreError {
-    StoreError::new(StoreErrorKind::LeaseLost, "another attempt owns the run, or it has ended")
+    StoreError::new(
+        StoreErrorKind::LeaseLost,
+        "another attempt owns the run, or it has ended",
+    )
 }

@@ -44,7 +44,11 @@ impl Order {
         &mut self,
         registration: &PolicyRegistration,
     ) -> Result<bool, StoreError> {
-        let PolicyRegistration { policy, pool, scoring } = registration;
+        let PolicyRegistration {
+            policy,
+            pool,
+            scoring,
+        } = registration;
         let conflict = |message| Err(StoreError::new(StoreErrorKind::PolicyConflict, message));
         if let Some(bound) = self.shards.get(policy.shard()) {
             if bound.policy.canonical_bytes() != policy.canonical_bytes() {
@@ -63,8 +67,12 @@ impl Order {
             }
             Entry::Occupied(_) => Ok(false),
             Entry::Vacant(free) => {
-                free.insert(Pool { shard: policy.shard().clone(), scoring: scoring.clone() });
-                self.shards.insert(policy.shard().clone(), Shard::new(policy, pool));
+                free.insert(Pool {
+                    shard: policy.shard().clone(),
+                    scoring: scoring.clone(),
+                });
+                self.shards
+                    .insert(policy.shard().clone(), Shard::new(policy, pool));
                 Ok(true)
             }
         }
@@ -76,7 +84,9 @@ impl Order {
 
     /// How the pool's runs are ranked; by default as long as no shard serves it.
     pub(super) fn scoring(&self, pool: &PoolId) -> PoolScoring {
-        self.pools.get(pool).map_or_else(PoolScoring::default, |pool| pool.scoring.clone())
+        self.pools
+            .get(pool)
+            .map_or_else(PoolScoring::default, |pool| pool.scoring.clone())
     }
 
     pub(super) fn wait_tick(&self, pool: &PoolId) -> Duration {
@@ -104,7 +114,10 @@ impl Order {
         clock: Timestamp,
         request: &ReserveRequest,
     ) -> Result<Reservation, StoreError> {
-        let shard = self.shards.get_mut(&request.shard).ok_or_else(policy_not_found)?;
+        let shard = self
+            .shards
+            .get_mut(&request.shard)
+            .ok_or_else(policy_not_found)?;
         shard.require_policy(request)?;
         // A known id is answered before mark and clocks are looked at: they only judge ids of which nothing is known.
         match self.ids.get(&request.id) {
@@ -127,12 +140,16 @@ impl Order {
         clock: Timestamp,
         policy: SchedulerFairnessRetentionPolicy,
     ) -> RetentionReport {
-        let cutoff = clock.saturating_sub(policy.window()).unwrap_or(Timestamp::MIN);
+        let cutoff = clock
+            .saturating_sub(policy.window())
+            .unwrap_or(Timestamp::MIN);
         let mut old: Vec<(Timestamp, SchedulerShardId, u64)> = self
             .shards
             .iter()
             .flat_map(|(name, shard)| {
-                shard.prunable(cutoff).map(|row| (row.reserved_at, name.clone(), row.first_sequence))
+                shard
+                    .prunable(cutoff)
+                    .map(|row| (row.reserved_at, name.clone(), row.first_sequence))
             })
             .collect();
         old.sort();
@@ -140,7 +157,10 @@ impl Order {
         let more = old.len() > batch;
         old.truncate(batch);
         for (_, name, first_sequence) in &old {
-            let pruned = self.shards.get_mut(name).and_then(|shard| shard.forget(*first_sequence));
+            let pruned = self
+                .shards
+                .get_mut(name)
+                .and_then(|shard| shard.forget(*first_sequence));
             if let Some(pruned) = pruned {
                 self.ids.remove(&pruned.id);
             }
@@ -170,7 +190,9 @@ impl Shard {
 
     /// The sequence after the newest reservation, unless the range is used up.
     pub(super) fn next_sequence(&self) -> Option<u64> {
-        let next = self.newest().map_or(self.first_sequence, |newest| newest.sequences().end() + 1);
+        let next = self
+            .newest()
+            .map_or(self.first_sequence, |newest| newest.sequences().end() + 1);
         (next <= SEQUENCE_MAX).then_some(next)
     }
 
@@ -185,7 +207,10 @@ impl Shard {
             .values()
             .skip_while(|reservation| *reservation.sequences().end() < from_sequence)
             .take(usize::try_from(limit).unwrap_or(usize::MAX))
-            .map(|reservation| Reservation { store_time: clock, ..*reservation })
+            .map(|reservation| Reservation {
+                store_time: clock,
+                ..*reservation
+            })
             .collect()
     }
 
@@ -235,10 +260,15 @@ impl Shard {
         clock: Timestamp,
         request: &ReserveRequest,
     ) -> Result<Reservation, StoreError> {
-        match self.reservations.values().find(|reservation| reservation.id == request.id) {
-            Some(known) if known.count == request.count => {
-                Ok(Reservation { store_time: clock, ..*known })
-            }
+        match self
+            .reservations
+            .values()
+            .find(|reservation| reservation.id == request.id)
+        {
+            Some(known) if known.count == request.count => Ok(Reservation {
+                store_time: clock,
+                ..*known
+            }),
             _ => Err(StoreError::new(
                 StoreErrorKind::ReservationConflict,
                 "the id is in use for another count",
@@ -260,7 +290,9 @@ impl Shard {
             ));
         }
         // Time never runs backwards within a shard, whatever the clock does.
-        let now = self.newest().map_or(clock, |newest| newest.reserved_at.max(clock));
+        let now = self
+            .newest()
+            .map_or(clock, |newest| newest.reserved_at.max(clock));
         let latest = now.saturating_add(CLOCK_SKEW_MAX).unwrap_or(Timestamp::MAX);
         if i128::from(id_time) > i128::from(latest.as_millisecond()) {
             return Err(StoreError::new(
@@ -302,5 +334,8 @@ impl Shard {
 }
 
 fn policy_not_found() -> StoreError {
-    StoreError::new(StoreErrorKind::PolicyNotFound, "no policy is registered under this shard")
+    StoreError::new(
+        StoreErrorKind::PolicyNotFound,
+        "no policy is registered under this shard",
+    )
 }

@@ -1,11 +1,11 @@
 //! The runs: how they are enqueued, which one is the best, and how they are shown.
 
 use core::cmp::Reverse;
+use core::ops::Bound;
 use core::time::Duration;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 
 use evenhand_policy::{PoolId, SchedulerShardId, TenantId};
 use jiff::Timestamp;
@@ -77,7 +77,10 @@ impl Queue {
                 ));
             }
         }
-        Ok(runs.iter().map(|run| self.enqueue(clock, run, wait_tick(&run.pool))).collect())
+        Ok(runs
+            .iter()
+            .map(|run| self.enqueue(clock, run, wait_tick(&run.pool)))
+            .collect())
     }
 
     fn enqueue(&mut self, clock: Timestamp, spec: &NewRun, wait_tick: Duration) -> Enqueued {
@@ -129,11 +132,15 @@ impl Queue {
             .values()
             .filter(|row| row.is_queued_in(pool) && row.run.spec.tenant == *tenant)
             .filter_map(|row| {
-                let Run { id, spec, ready_at, .. } = &row.run;
+                let Run {
+                    id, spec, ready_at, ..
+                } = &row.run;
                 let ready_tick = tick_of(*ready_at, scoring.wait_tick());
                 let wait_ticks = wait_ticks(clock, *ready_at, scoring.wait_tick())?;
                 let score =
-                    scoring.scoring().score(spec.value_class, spec.base_priority, wait_ticks);
+                    scoring
+                        .scoring()
+                        .score(spec.value_class, spec.base_priority, wait_ticks);
                 Some((score, Reverse(ready_tick), Reverse(*id)))
             })
             .max()
@@ -158,12 +165,7 @@ impl Queue {
         self.rows.get(&id).map(|row| row.run.clone())
     }
 
-    pub(super) fn page(
-        &self,
-        filter: &RunFilter,
-        after: Option<RunId>,
-        size: PageSize,
-    ) -> RunPage {
+    pub(super) fn page(&self, filter: &RunFilter, after: Option<RunId>, size: PageSize) -> RunPage {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut fitting = self
             .rows
@@ -212,11 +214,16 @@ fn wait_ticks(clock: Timestamp, ready_at: Timestamp, wait_tick: Duration) -> Opt
 }
 
 fn key_of(run: &NewRun) -> Option<(PoolId, IdempotencyKey)> {
-    run.idempotency_key.as_ref().map(|key| (run.pool.clone(), key.clone()))
+    run.idempotency_key
+        .as_ref()
+        .map(|key| (run.pool.clone(), key.clone()))
 }
 
 /// Everything but the ready time is content: a repeated request may well mean another "in five minutes".
 fn same_content(first: &NewRun, second: &NewRun) -> bool {
-    let second = NewRun { ready_at: first.ready_at, ..second.clone() };
+    let second = NewRun {
+        ready_at: first.ready_at,
+        ..second.clone()
+    };
     *first == second
 }

@@ -20,7 +20,11 @@ pub(super) fn ready_time(clock: Timestamp, ready_at: ReadyAt, wait_tick: Duratio
         ReadyAt::At(time) => time,
         ReadyAt::After(delay) => clock.saturating_add(delay).unwrap_or(Timestamp::MAX),
     };
-    if asked <= clock { clock } else { rounded_up(asked, wait_tick) }
+    if asked <= clock {
+        clock
+    } else {
+        rounded_up(asked, wait_tick)
+    }
 }
 
 fn rounded_up(time: Timestamp, wait_tick: Duration) -> Timestamp {
@@ -55,7 +59,10 @@ mod tests {
         ] {
             assert_eq!(ready_time(clock, ReadyAt::At(asked), TICK), ready);
         }
-        assert_eq!(ready_time(clock, ReadyAt::After(Duration::from_millis(1)), TICK), at(1_000_250));
+        assert_eq!(
+            ready_time(clock, ReadyAt::After(Duration::from_millis(1)), TICK),
+            at(1_000_250)
+        );
     }
 
     #[test]

@@ -10,14 +10,25 @@ use super::scene::{Must, Scene, assert_contiguous, at_once, request};
 
 pub(super) async fn sequences_begin_at_zero_and_follow_each_other<S: StoreUnderTest>() {
     let scene = Scene::<S>::start().await;
-    assert_eq!(scene.next_sequence().await, Some(0), "a new shard begins at 0");
+    assert_eq!(
+        scene.next_sequence().await,
+        Some(0),
+        "a new shard begins at 0"
+    );
     let mut expected = 0;
     for count in [1, 5, 1, 64, ReservationCount::MAX.get(), 1] {
         let reservation = scene.reserve(count).await;
-        assert_eq!(reservation.first_sequence, expected, "the block of {count} does not follow");
+        assert_eq!(
+            reservation.first_sequence, expected,
+            "the block of {count} does not follow"
+        );
         assert_eq!(reservation.count.get(), count);
         expected += u64::from(count);
-        assert_eq!(scene.next_sequence().await, Some(expected), "the cursor is elsewhere");
+        assert_eq!(
+            scene.next_sequence().await,
+            Some(expected),
+            "the cursor is elsewhere"
+        );
     }
     assert_eq!(assert_contiguous(&scene.reservations().await), expected);
 }
@@ -33,7 +44,12 @@ pub(super) async fn concurrent_reservations_are_contiguous_and_disjoint<S: Store
             let mut answers = Vec::new();
             for call in 0..10 {
                 let request = request(&policy, ReservationId::mint(now), 1 + (task + call) % 5);
-                answers.push(store.reserve(&request).await.must("a concurrent reservation"));
+                answers.push(
+                    store
+                        .reserve(&request)
+                        .await
+                        .must("a concurrent reservation"),
+                );
             }
             answers
         }
@@ -41,12 +57,20 @@ pub(super) async fn concurrent_reservations_are_contiguous_and_disjoint<S: Store
     .await;
     let reservations = scene.reservations().await;
     assert_contiguous(&reservations);
-    let on_record: BTreeSet<_> =
-        reservations.iter().map(|row| (row.first_sequence, row.count, row.id)).collect();
-    let answered: BTreeSet<_> =
-        answers.iter().flatten().map(|row| (row.first_sequence, row.count, row.id)).collect();
+    let on_record: BTreeSet<_> = reservations
+        .iter()
+        .map(|row| (row.first_sequence, row.count, row.id))
+        .collect();
+    let answered: BTreeSet<_> = answers
+        .iter()
+        .flatten()
+        .map(|row| (row.first_sequence, row.count, row.id))
+        .collect();
     assert_eq!(answered.len(), 120, "two reservations were answered alike");
-    assert_eq!(answered, on_record, "what was answered is not what is on record");
+    assert_eq!(
+        answered, on_record,
+        "what was answered is not what is on record"
+    );
 }
 
 pub(super) async fn shards_have_independent_orders<S: StoreUnderTest>() {
@@ -66,7 +90,12 @@ pub(super) async fn shards_have_independent_orders<S: StoreUnderTest>() {
     .await;
     for policy in &both {
         let end = assert_contiguous(&scene.reservations_of(policy).await);
-        assert_eq!(end, 40, "shard {} is not where its own reservations end", policy.shard());
+        assert_eq!(
+            end,
+            40,
+            "shard {} is not where its own reservations end",
+            policy.shard()
+        );
     }
 }
 
@@ -85,11 +114,22 @@ pub(super) async fn reservations_are_listed_from_any_sequence<S: StoreUnderTest>
         (24, 100, 6..6),
         (0, 0, 0..0),
     ] {
-        let listed = scene.store.reservations(scene.policy.shard(), from_sequence, limit).await;
+        let listed = scene
+            .store
+            .reservations(scene.policy.shard(), from_sequence, limit)
+            .await;
         let listed = listed.must("a listing");
-        let numbers: Vec<_> = listed.iter().map(|row| (row.id, row.first_sequence, row.count, row.reserved_at)).collect();
-        let expected: Vec<_> =
-            made[expected].iter().map(|row| (row.id, row.first_sequence, row.count, row.reserved_at)).collect();
-        assert_eq!(numbers, expected, "from sequence {from_sequence}, at most {limit}");
+        let numbers: Vec<_> = listed
+            .iter()
+            .map(|row| (row.id, row.first_sequence, row.count, row.reserved_at))
+            .collect();
+        let expected: Vec<_> = made[expected]
+            .iter()
+            .map(|row| (row.id, row.first_sequence, row.count, row.reserved_at))
+            .collect();
+        assert_eq!(
+            numbers, expected,
+            "from sequence {from_sequence}, at most {limit}"
+        );
     }
 }

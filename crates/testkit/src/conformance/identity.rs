@@ -17,9 +17,16 @@ pub(super) async fn the_same_id_gives_the_same_answer<S: StoreUnderTest>() {
         scene.reserve(2).await;
         let again = handle.reserve(&asked).await.must("the same call again");
         assert_same(&first, &again);
-        assert!(again.store_time >= first.store_time, "the clock in the answer is not the store's");
+        assert!(
+            again.store_time >= first.store_time,
+            "the clock in the answer is not the store's"
+        );
     }
-    assert_eq!(assert_contiguous(&scene.reservations().await), 3 + 2 * 2, "a repetition consumed");
+    assert_eq!(
+        assert_contiguous(&scene.reservations().await),
+        3 + 2 * 2,
+        "a repetition consumed"
+    );
 }
 
 pub(super) async fn concurrent_calls_with_one_id_agree<S: StoreUnderTest>() {
@@ -29,14 +36,23 @@ pub(super) async fn concurrent_calls_with_one_id_agree<S: StoreUnderTest>() {
         let asked = scene.request(2).await;
         let answers = at_once((0..9).map(|task| {
             let (store, asked) = (Arc::clone(&handles[task % 3]), asked.clone());
-            async move { store.reserve(&asked).await.must("one of the calls with one id") }
+            async move {
+                store
+                    .reserve(&asked)
+                    .await
+                    .must("one of the calls with one id")
+            }
         }))
         .await;
         for answer in &answers {
             assert_same(&answers[0], answer);
         }
         let reservations = scene.reservations().await;
-        assert_eq!(reservations.len(), round, "one id must have one reservation");
+        assert_eq!(
+            reservations.len(),
+            round,
+            "one id must have one reservation"
+        );
         assert_contiguous(&reservations);
     }
 }
@@ -46,12 +62,27 @@ pub(super) async fn the_same_id_with_another_count_is_refused<S: StoreUnderTest>
     let asked = scene.request(3).await;
     let first = scene.store.reserve(&asked).await.must("the first call");
     for count in [1, 2, 4] {
-        let answer = scene.store.reserve(&request(&scene.policy, asked.id, count)).await;
-        refused(answer, StoreErrorKind::ReservationConflict, "a known id with another count");
+        let answer = scene
+            .store
+            .reserve(&request(&scene.policy, asked.id, count))
+            .await;
+        refused(
+            answer,
+            StoreErrorKind::ReservationConflict,
+            "a known id with another count",
+        );
     }
-    let again = scene.store.reserve(&asked).await.must("the first call again");
+    let again = scene
+        .store
+        .reserve(&asked)
+        .await
+        .must("the first call again");
     assert_same(&first, &again);
-    assert_eq!(scene.next_sequence().await, Some(3), "a refused call consumed sequences");
+    assert_eq!(
+        scene.next_sequence().await,
+        Some(3),
+        "a refused call consumed sequences"
+    );
 }
 
 pub(super) async fn the_same_id_under_another_shard_is_refused<S: StoreUnderTest>() {
@@ -60,9 +91,20 @@ pub(super) async fn the_same_id_under_another_shard_is_refused<S: StoreUnderTest
     let asked = scene.request(3).await;
     let first = scene.store.reserve(&asked).await.must("the first call");
     let answer = scene.store.reserve(&request(&other, asked.id, 3)).await;
-    refused(answer, StoreErrorKind::ReservationConflict, "a known id under another shard");
-    assert!(scene.reservations_of(&other).await.is_empty(), "a refused call consumed sequences");
-    let again = scene.store.reserve(&asked).await.must("the first call again");
+    refused(
+        answer,
+        StoreErrorKind::ReservationConflict,
+        "a known id under another shard",
+    );
+    assert!(
+        scene.reservations_of(&other).await.is_empty(),
+        "a refused call consumed sequences"
+    );
+    let again = scene
+        .store
+        .reserve(&asked)
+        .await
+        .must("the first call again");
     assert_same(&first, &again);
 }
 
@@ -80,9 +122,19 @@ pub(super) async fn an_id_raced_in_two_shards_is_reserved_once<S: StoreUnderTest
         .await;
         let mut holders = Vec::new();
         for policy in &both {
-            holders.extend(scene.reservations_of(policy).await.into_iter().filter(|row| row.id == id));
+            holders.extend(
+                scene
+                    .reservations_of(policy)
+                    .await
+                    .into_iter()
+                    .filter(|row| row.id == id),
+            );
         }
-        assert_eq!(holders.len(), 1, "one id must have one reservation over all shards");
+        assert_eq!(
+            holders.len(),
+            1,
+            "one id must have one reservation over all shards"
+        );
         let mut winners = 0;
         for answer in answers {
             match answer {
@@ -90,10 +142,17 @@ pub(super) async fn an_id_raced_in_two_shards_is_reserved_once<S: StoreUnderTest
                     assert_same(&holders[0], &answer);
                     winners += 1;
                 }
-                lost => refused(lost, StoreErrorKind::ReservationConflict, "the id in the other shard"),
+                lost => refused(
+                    lost,
+                    StoreErrorKind::ReservationConflict,
+                    "the id in the other shard",
+                ),
             }
         }
-        assert_eq!(winners, 2, "both calls in the winning shard must be answered");
+        assert_eq!(
+            winners, 2,
+            "both calls in the winning shard must be answered"
+        );
     }
     for policy in &both {
         assert_contiguous(&scene.reservations_of(policy).await);
@@ -101,7 +160,10 @@ pub(super) async fn an_id_raced_in_two_shards_is_reserved_once<S: StoreUnderTest
 }
 
 /// Asks until the answer is final: two shards at once may get into each other's way.
-async fn settled(store: &impl ReservationStore, asked: &ReserveRequest) -> Result<Reservation, StoreError> {
+async fn settled(
+    store: &impl ReservationStore,
+    asked: &ReserveRequest,
+) -> Result<Reservation, StoreError> {
     const CALLS_MAX: u32 = 100;
     let mut answer = store.reserve(asked).await;
     for _ in 1..CALLS_MAX {
@@ -115,6 +177,17 @@ async fn settled(store: &impl ReservationStore, asked: &ReserveRequest) -> Resul
 
 #[track_caller]
 fn assert_same(first: &Reservation, again: &Reservation) {
-    let numbers = |answer: &Reservation| (answer.id, answer.first_sequence, answer.count, answer.reserved_at);
-    assert_eq!(numbers(first), numbers(again), "one id was answered in two ways");
+    let numbers = |answer: &Reservation| {
+        (
+            answer.id,
+            answer.first_sequence,
+            answer.count,
+            answer.reserved_at,
+        )
+    };
+    assert_eq!(
+        numbers(first),
+        numbers(again),
+        "one id was answered in two ways"
+    );
 }

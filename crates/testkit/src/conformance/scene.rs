@@ -9,9 +9,9 @@ use evenhand_policy::{
     PoolId, SchedulerShardId, TenantFairnessWeight, TenantId, WeightedFairnessPolicy,
 };
 use evenhand_store::{
-    Claim, ClaimRequest, ClaimedRun, LeaseDuration, NewRun, Payload, PolicyRegistration,
+    AttemptRecord, Claim, ClaimRequest, ClaimedRun, LeaseDuration, NewRun, Payload, PolicyRegistration,
     Reservation, ReservationCount, ReservationId, ReservationStore, ReserveRequest, Run, RunId,
-    RunKind, RunQueue, SchedulerFairnessRetentionPolicy, SequenceRecord, StoreError,
+    RunKind, RunQueue, SchedulerFairnessRetentionPolicy, SequenceOutcome, SequenceRecord, StoreError,
     StoreErrorKind, Timestamp, WorkerName,
 };
 use futures::future::join_all;
@@ -29,21 +29,35 @@ pub(super) struct Scene<S: StoreUnderTest> {
 impl<S: StoreUnderTest> Scene<S> {
     /// Shard `scene` with tenants `a` of weight 3 and `b` of weight 1, serving the default pool.
     pub(super) async fn start() -> Self {
-        Self::registered(PolicyRegistration::new(policy("scene", &[("a", 3), ("b", 1)]))).await
+        Self::registered(PolicyRegistration::new(policy(
+            "scene",
+            &[("a", 3), ("b", 1)],
+        )))
+        .await
     }
 
     pub(super) async fn registered(registration: PolicyRegistration) -> Self {
         let under_test = S::start().await;
         let store = Arc::new(under_test.open().await);
-        store.register_policy(&registration).await.must("the first registration");
-        Self { under_test, store, policy: registration.policy }
+        store
+            .register_policy(&registration)
+            .await
+            .must("the first registration");
+        Self {
+            under_test,
+            store,
+            policy: registration.policy,
+        }
     }
 
     /// Registers another shard, which serves a pool of its own name.
     pub(super) async fn another_shard(&self, shard: &str) -> WeightedFairnessPolicy {
         let policy = policy(shard, &[("a", 3), ("b", 1)]);
         let registration = PolicyRegistration::new(policy.clone()).in_pool(pool(shard));
-        self.store.register_policy(&registration).await.must("another registration");
+        self.store
+            .register_policy(&registration)
+            .await
+            .must("another registration");
         policy
     }
 
@@ -52,11 +66,19 @@ impl<S: StoreUnderTest> Scene<S> {
     }
 
     pub(super) async fn now(&self) -> Timestamp {
-        self.store.cursor(self.policy.shard()).await.must("the cursor").store_time
+        self.store
+            .cursor(self.policy.shard())
+            .await
+            .must("the cursor")
+            .store_time
     }
 
     pub(super) async fn next_sequence(&self) -> Option<u64> {
-        self.store.cursor(self.policy.shard()).await.must("the cursor").next_sequence
+        self.store
+            .cursor(self.policy.shard())
+            .await
+            .must("the cursor")
+            .next_sequence
     }
 
     pub(super) async fn advance(&self, by: Duration) {
@@ -77,8 +99,14 @@ impl<S: StoreUnderTest> Scene<S> {
         self.reservations_of(&self.policy).await
     }
 
-    pub(super) async fn reservations_of(&self, policy: &WeightedFairnessPolicy) -> Vec<Reservation> {
-        self.store.reservations(policy.shard(), 0, 10_000).await.must("the reservations")
+    pub(super) async fn reservations_of(
+        &self,
+        policy: &WeightedFairnessPolicy,
+    ) -> Vec<Reservation> {
+        self.store
+            .reservations(policy.shard(), 0, 10_000)
+            .await
+            .must("the reservations")
     }
 
     /// Deletes what is older than an hour, at most `batch` rows.
@@ -91,7 +119,8 @@ impl<S: StoreUnderTest> Scene<S> {
         let mut sequences = Vec::new();
         while sequences.len() < number {
             let block = self.reserve(self.policy.cycle_length()).await.sequences();
-            let selected = |sequence: &u64| self.policy.tenant_for_sequence(*sequence).as_str() == tenant;
+            let selected =
+                |sequence: &u64| self.policy.tenant_for_sequence(*sequence).as_str() == tenant;
             sequences.extend(block.filter(selected));
         }
         sequences.truncate(number);
@@ -107,7 +136,11 @@ impl<S: StoreUnderTest> Scene<S> {
     }
 
     pub(super) async fn run(&self, id: RunId) -> Run {
-        self.store.run(id).await.must("a run").must("the run that was enqueued")
+        self.store
+            .run(id)
+            .await
+            .must("a run")
+            .must("the run that was enqueued")
     }
 
     pub(super) async fn claim(&self, sequence: u64) -> Claim {
@@ -129,9 +162,16 @@ impl<S: StoreUnderTest> Scene<S> {
 
     pub(super) async fn record(&self, sequence: u64) -> SequenceRecord {
         let shard = self.policy.shard();
-        let records = self.store.sequences(shard, sequence, 1).await.must("the outcomes");
+        let records = self
+            .store
+            .sequences(shard, sequence, 1)
+            .await
+            .must("the outcomes");
         let record = records.into_iter().next().must("an outcome");
-        assert_eq!(record.sequence, sequence, "the outcome is that of another sequence");
+        assert_eq!(
+            record.sequence, sequence,
+            "the outcome is that of another sequence"
+        );
         record
     }
 }
@@ -164,7 +204,11 @@ impl<T> Must<T> for Option<T> {
 #[track_caller]
 pub(super) fn refused<T: Debug>(answer: Result<T, StoreError>, kind: StoreErrorKind, what: &str) {
     match answer {
-        Err(error) => assert_eq!(error.kind(), kind, "{what} is refused for the wrong reason: {error}"),
+        Err(error) => assert_eq!(
+            error.kind(),
+            kind,
+            "{what} is refused for the wrong reason: {error}"
+        ),
         Ok(value) => panic!("{what} must be refused ({kind}), but was answered {value:?}"),
     }
 }
@@ -174,7 +218,10 @@ pub(super) fn refused<T: Debug>(answer: Result<T, StoreError>, kind: StoreErrorK
 pub(super) fn assert_contiguous(reservations: &[Reservation]) -> u64 {
     let mut expected = 0;
     for reservation in reservations {
-        assert_eq!(reservation.first_sequence, expected, "gap or overlap at {reservation:?}");
+        assert_eq!(
+            reservation.first_sequence, expected,
+            "gap or overlap at {reservation:?}"
+        );
         expected = reservation.sequences().end() + 1;
     }
     expected
@@ -183,9 +230,9 @@ pub(super) fn assert_contiguous(reservations: &[Reservation]) -> u64 {
 /// The policy of `shard`.
 pub(super) fn policy(shard: &str, weights: &[(&str, u32)]) -> WeightedFairnessPolicy {
     let shard = SchedulerShardId::try_from(shard).must("a shard id");
-    let weights = weights.iter().map(|(name, weight)| {
-        TenantFairnessWeight::new(tenant(name), *weight).must("a weight")
-    });
+    let weights = weights
+        .iter()
+        .map(|(name, weight)| TenantFairnessWeight::new(tenant(name), *weight).must("a weight"));
     WeightedFairnessPolicy::new(shard, weights).must("a policy")
 }
 
@@ -197,7 +244,11 @@ pub(super) fn pool(name: &str) -> PoolId {
     PoolId::try_from(name).must("a pool id")
 }
 
-pub(super) fn request(policy: &WeightedFairnessPolicy, id: ReservationId, count: u32) -> ReserveRequest {
+pub(super) fn request(
+    policy: &WeightedFairnessPolicy,
+    id: ReservationId,
+    count: u32,
+) -> ReserveRequest {
     ReserveRequest::new(policy, id, ReservationCount::new(count).must("a count"))
 }
 
@@ -218,10 +269,19 @@ pub(super) fn lease(seconds: u64) -> LeaseDuration {
 
 #[track_caller]
 pub(super) fn ran(claim: Claim) -> ClaimedRun {
-    match claim {
-        Claim::Ran(claimed) => *claimed,
-        other => panic!("the claim must run something, but it is {other:?}"),
-    }
+    let Claim::Ran(claimed) = claim else {
+        panic!("the claim must run something, but it is {claim:?}")
+    };
+    *claimed
+}
+
+/// The attempt of a sequence that ran.
+#[track_caller]
+pub(super) fn attempt(record: &SequenceRecord) -> &AttemptRecord {
+    let SequenceOutcome::Ran(attempt) = &record.outcome else {
+        panic!("sequence {} ran, but its outcome is {:?}", record.sequence, record.outcome)
+    };
+    attempt
 }
 
 /// Runs the tasks at once, each on a task of its own, and gives their answers in order. A panic goes on in the caller.

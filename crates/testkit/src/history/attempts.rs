@@ -22,13 +22,22 @@ pub(super) fn check_records(evidence: &Evidence, violations: &mut Vec<Violation>
         if !is_reserved(evidence, sequence) {
             violations.push(Violation::NotReserved { sequence });
         }
-        let Some(attempt) = attempt_of(&record.outcome) else { continue };
+        let Some(attempt) = attempt_of(&record.outcome) else {
+            continue;
+        };
         let expected = evidence.policy.tenant_for_sequence(sequence);
         if attempt.tenant != *expected {
             let (expected, found) = (expected.clone(), attempt.tenant.clone());
-            violations.push(Violation::WrongTenant { sequence, expected, found });
+            violations.push(Violation::WrongTenant {
+                sequence,
+                expected,
+                found,
+            });
         }
-        by_run.entry(attempt.run).or_default().push((attempt.claimed_at, attempt.fence));
+        by_run
+            .entry(attempt.run)
+            .or_default()
+            .push((attempt.claimed_at, attempt.fence));
         if matches!(attempt.ended, Some((AttemptResult::Completed, _))) {
             *completed.entry(attempt.run).or_default() += 1;
         }
@@ -36,9 +45,15 @@ pub(super) fn check_records(evidence: &Evidence, violations: &mut Vec<Violation>
     for (run, mut attempts) in by_run {
         attempts.sort();
         for pair in attempts.windows(2) {
-            let [(_, earlier), (_, later)] = *pair else { continue };
+            let [(_, earlier), (_, later)] = *pair else {
+                continue;
+            };
             if later <= earlier {
-                violations.push(Violation::FenceNotGrown { run, earlier, later });
+                violations.push(Violation::FenceNotGrown {
+                    run,
+                    earlier,
+                    later,
+                });
             }
         }
     }
@@ -52,17 +67,26 @@ pub(super) fn check_claims(
     evidence: &Evidence,
     violations: &mut Vec<Violation>,
 ) {
-    let recorded: HashMap<u64, &SequenceOutcome> =
-        evidence.sequences.iter().map(|record| (record.sequence, &record.outcome)).collect();
+    let recorded: HashMap<u64, &SequenceOutcome> = evidence
+        .sequences
+        .iter()
+        .map(|record| (record.sequence, &record.outcome))
+        .collect();
     for call in calls {
-        let Some((_, Ok(claim))) = &call.answered else { continue };
+        let Some((_, Ok(claim))) = &call.answered else {
+            continue;
+        };
         let sequence = call.request.sequence;
         let answered = describe_claim(claim);
         let recorded = recorded
             .get(&sequence)
             .map_or_else(|| "nothing".to_owned(), |outcome| describe_outcome(outcome));
         if answered != recorded {
-            violations.push(Violation::ClaimDiffers { sequence, answered, recorded });
+            violations.push(Violation::ClaimDiffers {
+                sequence,
+                answered,
+                recorded,
+            });
         }
     }
 }
@@ -77,7 +101,12 @@ pub(super) fn check_endings(
         .sequences
         .iter()
         .filter_map(|record| attempt_of(&record.outcome))
-        .map(|attempt| ((attempt.run, attempt.fence), attempt.ended.map(|(result, _)| result)))
+        .map(|attempt| {
+            (
+                (attempt.run, attempt.fence),
+                attempt.ended.map(|(result, _)| result),
+            )
+        })
         .collect();
     // The same end may be asked for again and again; it was refused only if no call may have made it.
     let mut may_have_ended: BTreeMap<(RunId, Fence, &str), (AttemptResult, bool)> = BTreeMap::new();
@@ -92,7 +121,11 @@ pub(super) fn check_endings(
         let recorded = ended.get(&(lease.run, lease.fence)).copied().flatten();
         if is_acknowledged && recorded != Some(*result) {
             let (run, fence) = (lease.run, lease.fence);
-            violations.push(Violation::EndingLost { run, fence, result: *result });
+            violations.push(Violation::EndingLost {
+                run,
+                fence,
+                result: *result,
+            });
         }
     }
     for ((run, fence, _), (result, may_have_ended)) in may_have_ended {
@@ -104,13 +137,21 @@ pub(super) fn check_endings(
 
 /// Whether a reservation covers the sequence; the rows are in order, but may be wrong in other ways.
 fn is_reserved(evidence: &Evidence, sequence: u64) -> bool {
-    let after = evidence.reservations.partition_point(|row| row.first_sequence <= sequence);
-    let before = after.checked_sub(1).and_then(|index| evidence.reservations.get(index));
+    let after = evidence
+        .reservations
+        .partition_point(|row| row.first_sequence <= sequence);
+    let before = after
+        .checked_sub(1)
+        .and_then(|index| evidence.reservations.get(index));
     before.is_some_and(|row| row.sequences().contains(&sequence))
 }
 
 fn attempt_of(outcome: &SequenceOutcome) -> Option<&AttemptRecord> {
-    if let SequenceOutcome::Ran(attempt) = outcome { Some(attempt) } else { None }
+    if let SequenceOutcome::Ran(attempt) = outcome {
+        Some(attempt)
+    } else {
+        None
+    }
 }
 
 fn describe_claim(claim: &Claim) -> String {

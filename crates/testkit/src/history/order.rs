@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use evenhand_policy::TenantId;
+use evenhand_policy::{StarvationBound, TenantId};
 use evenhand_store::{Reservation, ReservationId, ReserveRequest, StoreErrorKind};
 
 use super::{Call, Evidence, Violation};
@@ -21,7 +21,11 @@ pub(super) fn check_rows(evidence: &Evidence, violations: &mut Vec<Violation>) {
         }
         if row.first_sequence < expected {
             let first_sequence = row.first_sequence;
-            violations.push(Violation::Overlap { id: row.id, first_sequence, expected });
+            violations.push(Violation::Overlap {
+                id: row.id,
+                first_sequence,
+                expected,
+            });
         }
         expected = expected.max(row.sequences().end() + 1);
     }
@@ -34,17 +38,28 @@ pub(super) fn check_selections(evidence: &Evidence, violations: &mut Vec<Violati
     let mut last_selected: HashMap<&TenantId, u64> = HashMap::new();
     let mut slots: BTreeMap<(u64, &TenantId), u64> = BTreeMap::new();
     let mut cycles_whole = 0;
-    for sequence in evidence.reservations.iter().flat_map(Reservation::sequences) {
+    for sequence in evidence
+        .reservations
+        .iter()
+        .flat_map(Reservation::sequences)
+    {
         let tenant = policy.tenant_for_sequence(sequence);
         *slots.entry((sequence / cycle_length, tenant)).or_default() += 1;
         cycles_whole = cycles_whole.max((sequence + 1) / cycle_length);
-        let Some(from) = last_selected.insert(tenant, sequence) else { continue };
+        let Some(from) = last_selected.insert(tenant, sequence) else {
+            continue;
+        };
         let bound = policy
             .starvation_bound(tenant)
-            .map_or(0, |bound| bound.maximum_reservations_until_selection());
+            .map_or(0, StarvationBound::maximum_reservations_until_selection);
         if sequence.saturating_sub(from) > u64::from(bound) {
             let tenant = tenant.clone();
-            violations.push(Violation::SelectionGap { tenant, from, to: sequence, bound });
+            violations.push(Violation::SelectionGap {
+                tenant,
+                from,
+                to: sequence,
+                bound,
+            });
         }
     }
     for cycle in 0..cycles_whole {
@@ -52,7 +67,12 @@ pub(super) fn check_selections(evidence: &Evidence, violations: &mut Vec<Violati
             let slots = slots.get(&(cycle, weight.tenant())).copied().unwrap_or(0);
             if slots != u64::from(weight.weight()) {
                 let (tenant, weight) = (weight.tenant().clone(), weight.weight());
-                violations.push(Violation::CycleCount { tenant, cycle, slots, weight });
+                violations.push(Violation::CycleCount {
+                    tenant,
+                    cycle,
+                    slots,
+                    weight,
+                });
             }
         }
     }
@@ -64,11 +84,16 @@ pub(super) fn check_answers(
     evidence: &Evidence,
     violations: &mut Vec<Violation>,
 ) {
-    let rows: HashMap<ReservationId, &Reservation> =
-        evidence.reservations.iter().map(|row| (row.id, row)).collect();
+    let rows: HashMap<ReservationId, &Reservation> = evidence
+        .reservations
+        .iter()
+        .map(|row| (row.id, row))
+        .collect();
     let mut views: HashMap<ReservationId, View> = HashMap::new();
     for call in calls {
-        let view = views.entry(call.request.id).or_insert_with(|| View::first_asked(call.invoked));
+        let view = views
+            .entry(call.request.id)
+            .or_insert_with(|| View::first_asked(call.invoked));
         view.invoked = view.invoked.min(call.invoked);
         match &call.answered {
             None => view.is_unsettled = true,
@@ -103,7 +128,12 @@ struct View {
 
 impl View {
     fn first_asked(invoked: u64) -> Self {
-        Self { invoked, acknowledged: None, refused: None, is_unsettled: false }
+        Self {
+            invoked,
+            acknowledged: None,
+            refused: None,
+            is_unsettled: false,
+        }
     }
 }
 

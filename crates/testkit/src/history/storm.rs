@@ -64,17 +64,21 @@ where
 {
     let history = Arc::new(History::new());
     let asked = Arc::new(Mutex::new(Vec::new()));
-    let clients = (0..options.clients).zip(handles.iter().cycle()).map(|(number, store)| {
-        let client = Client {
-            store: Arc::clone(store),
-            policy: policy.clone(),
-            options: options.clone(),
-            history: Arc::clone(&history),
-            asked: Arc::clone(&asked),
-            random: fastrand::Rng::with_seed(options.seed.wrapping_mul(1_000) + u64::from(number)),
-        };
-        tokio::spawn(client.act())
-    });
+    let clients = (0..options.clients)
+        .zip(handles.iter().cycle())
+        .map(|(number, store)| {
+            let client = Client {
+                store: Arc::clone(store),
+                policy: policy.clone(),
+                options: options.clone(),
+                history: Arc::clone(&history),
+                asked: Arc::clone(&asked),
+                random: fastrand::Rng::with_seed(
+                    options.seed.wrapping_mul(1_000) + u64::from(number),
+                ),
+            };
+            tokio::spawn(client.act())
+        });
     for client in clients.collect::<Vec<_>>() {
         if let Err(error) = client.await {
             std::panic::resume_unwind(error.into_panic());
@@ -96,14 +100,16 @@ struct Client<S> {
 impl<S: ReservationStore + RunQueue> Client<S> {
     async fn act(mut self) {
         let origin = Instant::now();
-        let cursor = persist(self.options.patience, || self.store.cursor(self.policy.shard())).await;
+        let cursor = persist(self.options.patience, || {
+            self.store.cursor(self.policy.shard())
+        })
+        .await;
         let Ok(cursor) = cursor else { return };
         let mut mint = ReservationIdMint::new(cursor.store_time, origin.elapsed());
         for _ in 0..self.options.reservations_per_client {
             let request = self.next_request(mint.mint(origin.elapsed()));
             let (history, store) = (&self.history, &*self.store);
-            let answer =
-                persist(self.options.patience, || history.reserve(store, &request)).await;
+            let answer = persist(self.options.patience, || history.reserve(store, &request)).await;
             let Ok(reservation) = answer else { continue };
             mint.observe(reservation.store_time, origin.elapsed());
             if self.options.claims {
@@ -130,19 +136,25 @@ impl<S: ReservationStore + RunQueue> Client<S> {
     }
 
     async fn claim(&mut self, sequence: u64) {
-        let Ok(worker) = WorkerName::try_from("storm") else { return };
+        let Ok(worker) = WorkerName::try_from("storm") else {
+            return;
+        };
         let request = ClaimRequest::new(&self.policy, sequence, worker, LeaseDuration::default());
         let repeats = if self.random.u32(..8) == 0 { 2 } else { 1 };
         let (history, store, patience) = (&self.history, &*self.store, self.options.patience);
         for _ in 0..repeats {
             let answer = persist(patience, || history.claim(store, &request)).await;
-            let Ok(Claim::Ran(claimed)) = answer else { continue };
+            let Ok(Claim::Ran(claimed)) = answer else {
+                continue;
+            };
             let lease = &claimed.lease;
             let failure = Failure::new("the storm took it", Retry::After(Duration::ZERO));
             // Somebody else may have claimed the same sequence and ended it first, so every answer is fine here.
             match self.random.u32(..8) {
                 0 => drop(persist(patience, || history.fail(store, lease, &failure)).await),
-                1 => drop(persist(patience, || history.release(store, lease, Duration::ZERO)).await),
+                1 => {
+                    drop(persist(patience, || history.release(store, lease, Duration::ZERO)).await);
+                }
                 _ => drop(persist(patience, || history.complete(store, lease)).await),
             }
             drop(persist(patience, || history.complete(store, lease)).await);

@@ -18,7 +18,9 @@ pub enum Violation {
         to: u64,
     },
     /// Sequences that were taken twice.
-    #[error("reservation {id} starts at {first_sequence}, but everything before {expected} was taken")]
+    #[error(
+        "reservation {id} starts at {first_sequence}, but everything before {expected} was taken"
+    )]
     Overlap {
         /// The reservation that took them again.
         id: ReservationId,

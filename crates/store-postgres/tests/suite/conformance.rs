@@ -1,4 +1,4 @@
-//! Every promise of the store contract, on PostgreSQL.
+//! Every promise of the store contract.
 
 use evenhand_testkit::postgres::PostgresUnderTest;
 

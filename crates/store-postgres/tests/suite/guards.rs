@@ -1,0 +1,110 @@
+//! What the schema refuses, whoever asks.
+
+use evenhand_store::{ReservationStore, StoreErrorKind};
+
+use crate::scene::{Scene, kind};
+
+/// As the owner, with ordinary triggers switched off, as a replication apply worker runs.
+fn as_replica(sql: &str) -> String {
+    format!("SET session_replication_role = replica; {sql}")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn evidence_cannot_be_changed() {
+    let scene = Scene::start().await;
+    scene.reserve(1).await;
+    scene.claim(0).await;
+    for sql in [
+        "UPDATE evenhand.reservations SET count = 2",
+        "TRUNCATE evenhand.reservations",
+        "UPDATE evenhand.outcomes SET count = 2",
+        "TRUNCATE evenhand.outcomes",
+        "UPDATE evenhand.shards SET cycle_length = 5",
+        "DELETE FROM evenhand.shard_slots",
+        "UPDATE evenhand.shard_tenants SET weight = 7",
+        "DELETE FROM evenhand.marks",
+        "TRUNCATE evenhand.marks",
+    ] {
+        assert_eq!(scene.refusal(sql).await, "EV012", "{sql}");
+        assert_eq!(scene.refusal(&as_replica(sql)).await, "EV012", "{sql}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_that_does_not_continue_the_order_cannot_be_inserted() {
+    let scene = Scene::start().await;
+    scene.reserve(64).await;
+    // Behind a gap, inside the block before, and at its start.
+    for first in [65, 10, 0] {
+        let sql = format!(
+            "INSERT INTO evenhand.reservations (id, first_sequence, reserved_at, shard_key, count)
+             SELECT evenhand.new_id(evenhand.clock(), 0), {first}, evenhand.clock(), shard_key, 1 FROM evenhand.shards"
+        );
+        assert_eq!(scene.refusal(&sql).await, "EV012", "{first}");
+        assert_eq!(scene.refusal(&as_replica(&sql)).await, "EV012", "{first}");
+    }
+    assert_eq!(scene.reserve(1).await.first_sequence, 64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn young_and_newest_reservations_cannot_be_deleted() {
+    let scene = Scene::start().await;
+    scene.reserve(1).await;
+    scene.reserve(1).await;
+    let oldest = "DELETE FROM evenhand.reservations WHERE first_sequence = 0";
+    assert_eq!(scene.refusal(oldest).await, "EV012");
+    scene.database.move_clock(3_600_000_000).await;
+    let newest = "DELETE FROM evenhand.reservations WHERE first_sequence = 1";
+    assert_eq!(scene.refusal(newest).await, "EV012");
+    assert_eq!(scene.refusal(&as_replica("DELETE FROM evenhand.reservations")).await, "EV012");
+    scene.sql(oldest).await;
+    assert_eq!(scene.number("SELECT pruned_through FROM evenhand.marks").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_lost_its_newest_rows_is_corrupt_and_never_starts_again() {
+    let scene = Scene::start().await;
+    for _ in 0..3 {
+        scene.reserve(2).await;
+    }
+    scene.database.move_clock(3_600_000_000).await;
+    scene.sql("DELETE FROM evenhand.reservations WHERE first_sequence < 4").await;
+    // What a restored backup or a superuser can do, and no function of the schema.
+    scene
+        .sql(
+            "ALTER TABLE evenhand.reservations DISABLE TRIGGER USER;
+             DELETE FROM evenhand.reservations;
+             ALTER TABLE evenhand.reservations ENABLE TRIGGER USER",
+        )
+        .await;
+    assert_eq!(kind(scene.store.reserve(&scene.request(1)).await), StoreErrorKind::Corrupt);
+    assert_eq!(kind(scene.store.cursor(scene.policy.shard()).await), StoreErrorKind::Corrupt);
+    assert_eq!(scene.number("SELECT count(*) FROM evenhand.reservations").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_that_was_tampered_with_is_corrupt() {
+    let scene = Scene::start().await;
+    scene
+        .sql(
+            "ALTER TABLE evenhand.shards DISABLE TRIGGER USER;
+             UPDATE evenhand.shards SET canonical = replace(encode(canonical, 'escape'), '\"weight\":3', '\"weight\":2')::bytea",
+        )
+        .await;
+    assert_eq!(kind(scene.store.load_policy(scene.policy.shard()).await), StoreErrorKind::Corrupt);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registration_with_another_digest_or_a_wrong_cycle_is_refused() {
+    let scene = Scene::start().await;
+    let register = |digest: &str, cycle: &str| {
+        format!(
+            "SELECT evenhand.register_policy('x', {digest}, 'bytes', '{{p,q}}', '{{2,1}}', '{{2,3}}', '{cycle}', 'pool-x',
+             '{{1000,300,100,40,10,12,1000}}')"
+        )
+    };
+    let digest = "sha256('evenhand/policy/v1'::bytea || '\\x00'::bytea || 'bytes'::bytea)";
+    assert_eq!(scene.refusal(&register("sha256('bytes')", "{1,2,1}")).await, "EV012");
+    assert_eq!(scene.refusal(&register(digest, "{1,2,2}")).await, "EV012");
+    scene.sql(&register(digest, "{1,2,1}")).await;
+}

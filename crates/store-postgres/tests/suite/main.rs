@@ -1,0 +1,23 @@
+//! PostgresStore on a real server. One executable, because linking many takes longer than running them.
+#![expect(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    reason = "a test that cannot go on fails"
+)]
+
+mod claims;
+mod concurrency;
+mod conformance;
+mod faults;
+mod guards;
+mod migrations;
+mod plans;
+mod retention;
+mod roles;
+mod round_trips;
+mod scene;
+mod settings;
+mod statements;
+mod storm;
+mod transactions;

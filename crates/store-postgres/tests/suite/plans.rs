@@ -1,0 +1,113 @@
+//! What hot statements read: buffers stay flat while tables grow, and no plan depends on fresh statistics.
+
+use sqlx::{AssertSqlSafe, PgConnection};
+
+use crate::scene::{Scene, execute};
+
+/// The buffers that a statement touches, found ones and read ones, in its second run of a session: the first also loads
+/// catalogue pages.
+async fn buffers(connection: &mut PgConnection, sql: &str) -> u64 {
+    let explain = format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}");
+    let mut touched = 0;
+    for _ in 0..2 {
+        execute(connection, "BEGIN").await;
+        let plan: sqlx::types::Json<serde_json::Value> = sqlx::query_scalar(AssertSqlSafe(explain.clone()))
+            .fetch_one(&mut *connection)
+            .await
+            .expect("a plan");
+        execute(connection, "ROLLBACK").await;
+        let top = &plan.0[0]["Plan"];
+        touched = ["Shared Hit Blocks", "Shared Read Blocks"]
+            .iter()
+            .map(|key| top[*key].as_u64().expect("a count"))
+            .sum();
+    }
+    touched
+}
+
+/// Runs of tenant `a` spread over all classes and priorities, waiting between 0 and 40 ticks, beside other tenants' runs.
+async fn backlog(connection: &mut PgConnection, runs: i64) {
+    execute(
+        connection,
+        &format!(
+            "INSERT INTO evenhand.runs (id, ready_tick, ready_at, enqueued_at, cost_micros, timeout_ms, pool_key, rank,
+                 attempts_max, base_priority, value_class, tenant, team, kind, payload)
+             SELECT gen_random_uuid(), evenhand.tick_of(evenhand.clock(), 1000) - n % 41, now(), now(), 0, 1, p.pool_key,
+                    evenhand.rank_of(p, c.class, (n / 7 % 101)::int), 1, (n / 7 % 101)::int, c.class,
+                    CASE WHEN n % 2 = 0 THEN 'a' ELSE 'other-' || n % 1000 END, 't', 'k', '1'
+             FROM evenhand.pools AS p, generate_series(1, {runs} * 2) AS n,
+             LATERAL (SELECT (enum_range(NULL::evenhand.value_class))[1 + (n / 2 % 3)::int] AS class) AS c"
+        ),
+    )
+    .await;
+}
+
+/// Statistics as they were while the tables were empty, and no background job to mend them.
+async fn keep_statistics_stale(connection: &mut PgConnection) {
+    for table in ["runs", "reservations", "outcomes", "attempts", "leases"] {
+        execute(connection, &format!("ALTER TABLE evenhand.{table} SET (autovacuum_enabled = off)")).await;
+        execute(connection, &format!("ANALYZE evenhand.{table}")).await;
+    }
+}
+
+const CLAIM: &str = "SELECT * FROM evenhand.claim('primary-v1', 0, 'a', 'w', 1000)";
+const LOOK: &str = "SELECT * FROM evenhand.ready_tenants('primary-v1')";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_reads_about_as_much_of_100000_runs_as_of_1000() {
+    let scene = Scene::start().await;
+    scene.reserve(1).await;
+    let mut connection = scene.database.connect().await;
+    keep_statistics_stale(&mut connection).await;
+    backlog(&mut connection, 1_000).await;
+    let small = (buffers(&mut connection, CLAIM).await, buffers(&mut connection, LOOK).await);
+    backlog(&mut connection, 99_000).await;
+    let stale = (buffers(&mut connection, CLAIM).await, buffers(&mut connection, LOOK).await);
+    execute(&mut connection, "VACUUM ANALYZE evenhand.runs").await;
+    // A new session plans anew.
+    let mut connection = scene.database.connect().await;
+    let fresh = (buffers(&mut connection, CLAIM).await, buffers(&mut connection, LOOK).await);
+    println!("buffers of claim and look at 1000 runs {small:?}, at 100000 {stale:?} with stale and {fresh:?} with fresh statistics");
+    for large in [stale, fresh] {
+        assert!(large.0 <= small.0 * 2, "claim: {small:?} {large:?}");
+        assert!(large.1 <= small.1 * 2, "look: {small:?} {large:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reservation_reads_as_much_after_50000_as_after_none() {
+    let scene = Scene::start().await;
+    let mut connection = scene.database.connect().await;
+    keep_statistics_stale(&mut connection).await;
+    let reserve = "SELECT * FROM evenhand.shards AS s, evenhand.reserve(
+        s.shard, evenhand.new_id(evenhand.clock(), 0), s.digest, s.cycle_length, 1) WHERE s.shard = 'primary-v1'";
+    execute(&mut connection, reserve).await;
+    let small = buffers(&mut connection, reserve).await;
+    let many = format!("DO $$ BEGIN FOR n IN 1 .. 50000 LOOP PERFORM * FROM ({reserve}) AS r; END LOOP; END $$");
+    execute(&mut connection, &many).await;
+    let large = buffers(&mut connection, reserve).await;
+    println!("buffers of a reservation after 1: {small}, after 50000: {large}");
+    assert!(large <= small * 2, "{small} {large}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pruning_a_batch_reads_no_more_of_a_long_history() {
+    let scene = Scene::start().await;
+    let mut connection = scene.database.connect().await;
+    keep_statistics_stale(&mut connection).await;
+    let reserve = "SELECT s.shard FROM evenhand.shards AS s, evenhand.reserve(
+        s.shard, evenhand.new_id(evenhand.clock(), 0), s.digest, s.cycle_length, 1)";
+    let many = |count: u32| {
+        format!("DO $$ BEGIN FOR n IN 1 .. {count} LOOP PERFORM * FROM ({reserve}) AS r; END LOOP; END $$")
+    };
+    execute(&mut connection, &many(2_000)).await;
+    scene.database.move_clock(3_600_000_001).await;
+    let prune = "SELECT * FROM evenhand.prune_reservations(3600000, 500)";
+    let small = buffers(&mut connection, prune).await;
+    scene.database.move_clock(-3_600_000_001).await;
+    execute(&mut connection, &many(40_000)).await;
+    scene.database.move_clock(3_600_000_001).await;
+    let large = buffers(&mut connection, prune).await;
+    println!("buffers of pruning 500 of 2000 reservations: {small}, of 42000: {large}");
+    assert!(large <= small * 2, "{small} {large}");
+}

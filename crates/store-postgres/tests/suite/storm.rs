@@ -1,0 +1,1 @@
+//! Storms of reservers and claimers while connections are cut and servers crash.

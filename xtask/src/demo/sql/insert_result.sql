@@ -1,0 +1,1 @@
+INSERT INTO demo.results (run_id, fence, digest) VALUES ($1, $2, $3)

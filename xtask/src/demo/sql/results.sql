@@ -1,0 +1,1 @@
+SELECT run_id, fence, digest FROM demo.results ORDER BY run_id
