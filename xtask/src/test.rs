@@ -289,6 +289,5 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("rustup component add clippy"), "{error}");
-        require_component("metadata", "cargo").await.unwrap();
     }
 }

@@ -22,6 +22,9 @@ use crate::progress::Progress;
 /// How often the runs are counted.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
+/// How often the record is asked whether a worker holds a run.
+const GLANCE_INTERVAL: Duration = Duration::from_millis(20);
+
 /// Far longer than a statement takes that a worker had sent when it was paused.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -177,7 +180,14 @@ impl Play<'_> {
         let name = victim.name().clone();
         let deadline = Instant::now() + PATIENCE;
         let held = loop {
-            // A paused process cannot end a run between the look at the record and the kill.
+            if Instant::now() > deadline {
+                return Err(format!("{name} held no run for {PATIENCE:?}").into());
+            }
+            if held_by(&self.store, shard, &name).await? == 0 {
+                tokio::time::sleep(GLANCE_INTERVAL).await;
+                continue;
+            }
+            // A paused process cannot end a run between this second look and the kill.
             victim.pause()?;
             tokio::time::sleep(PAUSE).await;
             let held = held_by(&self.store, shard, &name).await?;
@@ -185,10 +195,6 @@ impl Play<'_> {
                 break held;
             }
             victim.resume()?;
-            if Instant::now() > deadline {
-                return Err(format!("{name} held no run for {PATIENCE:?}").into());
-            }
-            tokio::time::sleep(PAUSE).await;
         };
         victim.kill().await?;
         let replacement = self.workers.start()?;

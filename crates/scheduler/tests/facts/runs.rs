@@ -82,6 +82,8 @@ async fn handler_is_dropped_at_the_timeout_and_its_run_fails() {
         (run.state, error_of(&run)),
         (RunState::Dead, "timed out after 1.5s")
     );
+    let stopped = *stopped.lock().expect("no panic");
+    assert_eq!(stopped, Some(Duration::from_millis(1_500)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -103,7 +103,11 @@ pub(super) async fn concurrent_claims_of_many_sequences_never_share_a_run<S: Sto
         if let Claim::Ran(claim) = answer {
             claimed.push(claim.run.id);
         } else {
-            assert_eq!(answer, Claim::Contended, "there was a run for each sequence");
+            assert_eq!(
+                answer,
+                Claim::Contended,
+                "there was a run for each sequence"
+            );
         }
     }
     let runs: BTreeSet<_> = claimed.iter().collect();
@@ -265,8 +269,14 @@ pub(super) async fn outcomes_are_on_record_by_sequence<S: StoreUnderTest>() {
     assert_eq!(records[2].outcome, SequenceOutcome::Failed);
     let last = attempt(&records[3]);
     assert_eq!(last.ended, None);
-    assert_eq!((last.run, last.fence), (running.run.id, running.lease.fence));
-    assert_eq!((&last.tenant, last.worker.as_str()), (&tenant("a"), "conformance"));
+    assert_eq!(
+        (last.run, last.fence),
+        (running.run.id, running.lease.fence)
+    );
+    assert_eq!(
+        (&last.tenant, last.worker.as_str()),
+        (&tenant("a"), "conformance")
+    );
     assert_eq!(last.ready_at, running.run.ready_at);
     assert!(before <= last.claimed_at && last.claimed_at <= after);
     let page = scene

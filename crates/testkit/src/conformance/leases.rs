@@ -290,7 +290,9 @@ pub(super) async fn racing_endings_have_one_winner<S: StoreUnderTest>() {
 }
 
 async fn ended<S: StoreUnderTest>(scene: &Scene<S>, sequence: u64) -> Option<AttemptResult> {
-    attempt(&scene.record(sequence).await).ended.map(|(result, _)| result)
+    attempt(&scene.record(sequence).await)
+        .ended
+        .map(|(result, _)| result)
 }
 
 async fn renew<S: StoreUnderTest>(scene: &Scene<S>, held: &Lease) -> Renewal {

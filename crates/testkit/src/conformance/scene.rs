@@ -9,10 +9,10 @@ use evenhand_policy::{
     PoolId, SchedulerShardId, TenantFairnessWeight, TenantId, WeightedFairnessPolicy,
 };
 use evenhand_store::{
-    AttemptRecord, Claim, ClaimRequest, ClaimedRun, LeaseDuration, NewRun, Payload, PolicyRegistration,
-    Reservation, ReservationCount, ReservationId, ReservationStore, ReserveRequest, Run, RunId,
-    RunKind, RunQueue, SchedulerFairnessRetentionPolicy, SequenceOutcome, SequenceRecord, StoreError,
-    StoreErrorKind, Timestamp, WorkerName,
+    AttemptRecord, Claim, ClaimRequest, ClaimedRun, LeaseDuration, NewRun, Payload,
+    PolicyRegistration, Reservation, ReservationCount, ReservationId, ReservationStore,
+    ReserveRequest, Run, RunId, RunKind, RunQueue, SchedulerFairnessRetentionPolicy,
+    SequenceOutcome, SequenceRecord, StoreError, StoreErrorKind, Timestamp, WorkerName,
 };
 use futures::future::join_all;
 use tokio::sync::Barrier;
@@ -279,7 +279,10 @@ pub(super) fn ran(claim: Claim) -> ClaimedRun {
 #[track_caller]
 pub(super) fn attempt(record: &SequenceRecord) -> &AttemptRecord {
     let SequenceOutcome::Ran(attempt) = &record.outcome else {
-        panic!("sequence {} ran, but its outcome is {:?}", record.sequence, record.outcome)
+        panic!(
+            "sequence {} ran, but its outcome is {:?}",
+            record.sequence, record.outcome
+        )
     };
     attempt
 }
