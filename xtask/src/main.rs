@@ -1,5 +1,6 @@
 //! `cargo xtask`: what developers and CI do with this workspace beyond plain cargo.
 
+mod bench;
 mod cargo;
 mod demo;
 mod interrupt;
@@ -40,6 +41,7 @@ enum Command {
     DemoWorker(demo::worker::Args),
     Test(test::Args),
     Qualify(qualify::Args),
+    Bench(bench::Args),
     Pg(pg::Args),
     Layers(layers::Args),
     NoStd(no_std::Args),
@@ -91,6 +93,7 @@ async fn run(command: Command) -> Outcome {
         Command::DemoWorker(args) => demo::worker::run(args).await,
         Command::Test(args) => test::run(args).await,
         Command::Qualify(args) => qualify::run(args).await,
+        Command::Bench(args) => bench::run(args).await,
         Command::Pg(args) => pg::run(args).await,
         Command::Layers(args) => layers::run(args).await,
         Command::NoStd(args) => no_std::run(args).await,

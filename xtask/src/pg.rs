@@ -59,7 +59,7 @@ pub(crate) fn find_options(progress: Progress) -> FindOptions {
 }
 
 /// The folder that cargo builds into: the variable's, else `target` in the workspace.
-fn target_folder() -> PathBuf {
+pub(crate) fn target_folder() -> PathBuf {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
     let named = env::var_os("CARGO_TARGET_DIR").filter(|value| !value.is_empty());
     match (named, workspace) {

@@ -215,6 +215,13 @@ define_id! {
     TeamId, Team
 }
 
+/// The team of work that names none: one that is called like its tenant. Both follow one grammar.
+impl From<TenantId> for TeamId {
+    fn from(tenant: TenantId) -> Self {
+        Self(tenant.0)
+    }
+}
+
 impl Default for PoolId {
     fn default() -> Self {
         Self("default".into())

@@ -287,16 +287,10 @@ pub struct NewRun {
 
 impl NewRun {
     /// A run of `tenant` in the pool `default`, with every default.
-    #[expect(
-        clippy::expect_used,
-        clippy::missing_panics_doc,
-        reason = "tenants and teams share one grammar"
-    )]
     pub fn new(tenant: TenantId, kind: RunKind, payload: Payload) -> Self {
-        let team = TeamId::try_from(tenant.as_str()).expect("a tenant id is a team id");
         Self {
             pool: PoolId::default(),
-            team,
+            team: TeamId::from(tenant.clone()),
             tenant,
             kind,
             payload,

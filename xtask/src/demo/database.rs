@@ -9,6 +9,7 @@ use evenhand_store_postgres::{ConnectOptions, MigrateError, migrate};
 use evenhand_testkit::postgres::{
     FindError, Installation, Major, Server, ServerOptions, StopMode, find,
 };
+use sqlx::error::DatabaseError;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, PgConnection};
 
@@ -45,7 +46,7 @@ pub(super) struct Database {
 #[derive(Debug)]
 enum Home {
     Private(Box<Server>),
-    Server(OwnDatabase),
+    Server(Box<OwnDatabase>),
 }
 
 impl Database {
@@ -76,7 +77,7 @@ impl Database {
             Place::Server { url, keep } => {
                 let own = OwnDatabase::create(url, *keep).await?;
                 progress.step(&format!("made the database {}", own.name));
-                (own.url.clone(), Home::Server(own))
+                (own.url.clone(), Home::Server(Box::new(own)))
             }
         };
         migrate(&ConnectOptions::parse(&url)?)
@@ -247,7 +248,7 @@ fn with_database(url: &str, database: &str) -> String {
 
 fn is_forbidden(error: &sqlx::Error) -> bool {
     let refusal = error.as_database_error();
-    refusal.and_then(|refusal| refusal.code()).as_deref() == Some(INSUFFICIENT_PRIVILEGE)
+    refusal.and_then(DatabaseError::code).as_deref() == Some(INSUFFICIENT_PRIVILEGE)
 }
 
 fn explain_creation(error: &sqlx::Error, user: &str) -> String {

@@ -35,6 +35,8 @@ pub(super) struct Evidence {
 pub(super) struct Expected {
     /// Its line in the file of runs.
     pub(super) line: usize,
+    /// The file that it hashes.
+    pub(super) file: String,
     /// The checksum that it must come to.
     pub(super) digest: String,
     /// A time of the store's clock at which its enqueue was known to be committed.

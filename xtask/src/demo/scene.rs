@@ -228,18 +228,15 @@ impl Play<'_> {
             let new_runs: Vec<NewRun> = batch.iter().map(|run| run.new_run.clone()).collect();
             let answers = self.store.enqueue_many(&new_runs).await?;
             let committed_by = self.store.cursor(shard).await?.store_time;
-            self.expected
-                .extend(batch.iter().zip(answers).map(|(run, answer)| {
-                    let (line, digest) = (run.line, run.digest.clone());
-                    (
-                        answer.run,
-                        Expected {
-                            line,
-                            digest,
-                            committed_by,
-                        },
-                    )
-                }));
+            for (run, answer) in batch.iter().zip(answers) {
+                let expected = Expected {
+                    line: run.line,
+                    file: run.checksum.path.to_string(),
+                    digest: run.digest.clone(),
+                    committed_by,
+                };
+                self.expected.insert(answer.run, expected);
+            }
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use evenhand_store::{AttemptRecord, AttemptResult, Run, RunId, RunState};
 use evenhand_testkit::history::{self, History, Violation};
 
 use super::cycles::{TenantCycle, whole_cycles};
-use super::evidence::{Evidence, ResultRow, count};
+use super::evidence::{Evidence, Expected, ResultRow, count};
 use super::measure::{TenantMeasures, measure};
 
 /// Everything that is to be said about a demo.
@@ -58,7 +58,7 @@ pub(super) fn judge(evidence: &Evidence) -> Judgement {
     Judgement { tenants, verdicts }
 }
 
-/// The promise that a violation breaks.
+/// A promise whose breach the history checker can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Promise {
     Order,
@@ -89,13 +89,16 @@ impl Violations {
     }
 }
 
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the other violations are about rows and answers, and what a later checker finds must not be lost either"
+)]
 fn promise_of(violation: &Violation) -> Promise {
     match violation {
         Violation::WrongTenant { .. } => Promise::Selections,
         Violation::NotReserved { .. } | Violation::SettledTwice { .. } => Promise::Outcomes,
         Violation::SelectionGap { .. } | Violation::CycleCount { .. } => Promise::Bounds,
         Violation::FenceNotGrown { .. } | Violation::CompletedTwice { .. } => Promise::Runs,
-        // The rest is about rows; what a later checker finds must not be lost either.
         _ => Promise::Order,
     }
 }
@@ -238,7 +241,7 @@ fn runs(evidence: &Evidence, mut faults: Vec<String>) -> Verdict {
     for (id, expected) in &evidence.expected {
         let attempts = attempts.get(id).map_or(&[][..], Vec::as_slice);
         let result = results.get(id).copied();
-        let fault = fault_of(evidence.runs.get(id), attempts, result, &expected.digest);
+        let fault = fault_of(evidence.runs.get(id), attempts, result, expected);
         faults.extend(fault.map(|fault| format!("run {id} (line {}) {fault}", expected.line)));
     }
     let strange = evidence
@@ -291,7 +294,7 @@ fn fault_of(
     run: Option<&Run>,
     attempts: &[&AttemptRecord],
     result: Option<&ResultRow>,
-    digest: &str,
+    expected: &Expected,
 ) -> Option<String> {
     let Some(run) = run else {
         return Some("is gone".to_owned());
@@ -328,9 +331,10 @@ fn fault_of(
         Some(result) if result.fence != run.fence => {
             Some("has the result of a stale attempt".to_owned())
         }
-        Some(result) if result.digest != digest => {
-            Some("has a wrong result, or its file was changed while the demo ran".to_owned())
-        }
+        Some(result) if result.digest != expected.digest => Some(format!(
+            "has a wrong result, or {} was changed while the demo ran",
+            expected.file
+        )),
         Some(_) => None,
     }
 }

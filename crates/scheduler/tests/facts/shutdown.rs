@@ -205,3 +205,25 @@ async fn run_whose_end_the_store_was_not_told_is_reported_as_left() {
         .expect("ended well");
     assert_eq!((report.ran, report.left, report.completed), (1, 1, 0));
 }
+
+#[cfg(unix)]
+#[tokio::test]
+async fn signals_of_the_operating_system_begin_the_drain() {
+    for signal in ["TERM", "INT"] {
+        let (store, policy) = (TestStore::new(), policy(&[("a", 1)]));
+        store.add("a", 1).await;
+        // The handler is under way when the signal comes, because it sends it.
+        let handler = move |_: Task, context: RunContext| async move {
+            let kill = format!("kill -{signal} {}", std::process::id());
+            std::process::Command::new("sh")
+                .args(["-c", &kill])
+                .status()?;
+            context.cancellation().cancelled().await;
+            Ok::<_, BoxError>(JobOutcome::Done)
+        };
+        let worker = worker(&store, &policy).on::<Task>(handler).build();
+        let signals = evenhand_scheduler::os_signals().expect("caught");
+        let report = worker.run_until(signals).await.expect("ended well");
+        assert_eq!(report.completed, 1, "{signal}");
+    }
+}

@@ -52,11 +52,13 @@ async fn the_walk_finds_what_scoring_every_run_finds() {
     let cases = (0..1_000_000, 0..40, 1..30, 0..4);
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     for _ in 0..1_500 {
-        let (seed, runs, ticks, skipped) =
-            cases.new_tree(&mut runner).expect("a case").current();
+        let (seed, runs, ticks, skipped) = cases.new_tree(&mut runner).expect("a case").current();
         fill(&mut connection, seed, runs, ticks).await;
         let (walk, naive) = both(&mut connection, skipped).await;
-        assert_eq!(walk, naive, "seed {seed}, {runs} runs, {ticks} ticks, {skipped} skipped");
+        assert_eq!(
+            walk, naive,
+            "seed {seed}, {runs} runs, {ticks} ticks, {skipped} skipped"
+        );
         found += u32::from(naive.is_some());
     }
     assert!(found > 1_000, "only {found} backlogs had a ready run");
@@ -67,7 +69,13 @@ async fn the_walk_is_exact_with_other_scorings_too() {
     let scene = Scene::start().await;
     let mut connection = scene.database.connect().await;
     // No aging at all; aging up to the very tick of starvation; starvation at once.
-    for (aging, max_aging, starvation) in [(0, 10, 12), (40, 12, 12), (7, 0, 0), (500, 1, 20), (3, 20, 25)] {
+    for (aging, max_aging, starvation) in [
+        (0, 10, 12),
+        (40, 12, 12),
+        (7, 0, 0),
+        (500, 1, 20),
+        (3, 20, 25),
+    ] {
         execute(
             &mut connection,
             &format!(
@@ -78,7 +86,10 @@ async fn the_walk_is_exact_with_other_scorings_too() {
         for seed in 0..60 {
             fill(&mut connection, seed, 30, 28).await;
             let (walk, naive) = both(&mut connection, seed % 3).await;
-            assert_eq!(walk, naive, "aging {aging}, {max_aging} ticks, starvation {starvation}, seed {seed}");
+            assert_eq!(
+                walk, naive,
+                "aging {aging}, {max_aging} ticks, starvation {starvation}, seed {seed}"
+            );
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use evenhand_store::{PolicyRegistration, ReservationStore, ReserveRequest, RunQueue, StoreErrorKind};
+use evenhand_store::{
+    PolicyRegistration, ReservationStore, ReserveRequest, RunQueue, StoreErrorKind,
+};
 use futures::future::join_all;
 
 use crate::scene::{Scene, kind, policy, request, run};
@@ -13,10 +15,18 @@ async fn one_id_asked_from_many_connections_at_once_gets_one_answer() {
     for _ in 0..20 {
         let request = scene.request(3);
         let answers = join_all((0..12).map(|_| scene.store.reserve(&request))).await;
-        let first: BTreeSet<u64> = answers.into_iter().map(|answer| answer.unwrap().first_sequence).collect();
+        let first: BTreeSet<u64> = answers
+            .into_iter()
+            .map(|answer| answer.unwrap().first_sequence)
+            .collect();
         assert_eq!(first.len(), 1);
     }
-    assert_eq!(scene.number("SELECT count(*) FROM evenhand.reservations").await, 20);
+    assert_eq!(
+        scene
+            .number("SELECT count(*) FROM evenhand.reservations")
+            .await,
+        20
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -24,9 +34,17 @@ async fn unique_ids_from_many_connections_get_contiguous_disjoint_sequences() {
     let scene = Scene::start().await;
     let requests: Vec<ReserveRequest> = (0..400).map(|n| scene.request(1 + n % 5)).collect();
     let answers = join_all(requests.iter().map(|request| scene.store.reserve(request))).await;
-    let mut taken: Vec<u64> = answers.into_iter().flat_map(|answer| answer.unwrap().sequences()).collect();
+    let mut taken: Vec<u64> = answers
+        .into_iter()
+        .flat_map(|answer| answer.unwrap().sequences())
+        .collect();
     taken.sort_unstable();
-    assert!(taken.iter().copied().eq(0..u64::try_from(taken.len()).unwrap()));
+    assert!(
+        taken
+            .iter()
+            .copied()
+            .eq(0..u64::try_from(taken.len()).unwrap())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -45,17 +63,23 @@ async fn one_id_in_two_shards_at_once_is_refused_in_one() {
         let (a, b) = tokio::join!(scene.store.reserve(&here), scene.store.reserve(&there));
         assert!(a.is_ok() != b.is_ok(), "{a:?} {b:?}");
         let refused = if a.is_err() { here } else { there };
-        assert_eq!(kind(scene.store.reserve(&refused).await), StoreErrorKind::ReservationConflict);
+        assert_eq!(
+            kind(scene.store.reserve(&refused).await),
+            StoreErrorKind::ReservationConflict
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_policy_registered_from_many_connections_is_created_once() {
     let scene = Scene::start().await;
-    let registration =
-        PolicyRegistration::new(policy("second-v1", &[("x", 2), ("y", 1)])).in_pool("second".parse().unwrap());
+    let registration = PolicyRegistration::new(policy("second-v1", &[("x", 2), ("y", 1)]))
+        .in_pool("second".parse().unwrap());
     let answers = join_all((0..12).map(|_| scene.store.register_policy(&registration))).await;
-    let created = answers.into_iter().filter(|answer| answer.as_ref().unwrap().created).count();
+    let created = answers
+        .into_iter()
+        .filter(|answer| answer.as_ref().unwrap().created)
+        .count();
     assert_eq!(created, 1);
 }
 

@@ -8,7 +8,9 @@ use crate::scene::{Scene, run};
 
 async fn through_proxy(scene: &Scene) -> (Proxy, PostgresStore) {
     let proxy = Proxy::start(&scene.database.url()).await.unwrap();
-    let store = PostgresStore::connect(ConnectOptions::parse(&proxy.url()).unwrap()).await.unwrap();
+    let store = PostgresStore::connect(ConnectOptions::parse(&proxy.url()).unwrap())
+        .await
+        .unwrap();
     (proxy, store)
 }
 
@@ -28,11 +30,24 @@ async fn a_reservation_whose_acknowledgement_was_lost_is_answered_again() {
         assert_unknown(store.reserve(&request).await);
         proxy.stop_cutting();
         // It was really committed.
-        assert_eq!(scene.number("SELECT count(*) FROM evenhand.reservations").await, expected + 1);
-        assert_eq!(store.reserve(&request).await.unwrap().first_sequence, u64::try_from(expected).unwrap());
+        assert_eq!(
+            scene
+                .number("SELECT count(*) FROM evenhand.reservations")
+                .await,
+            expected + 1
+        );
+        assert_eq!(
+            store.reserve(&request).await.unwrap().first_sequence,
+            u64::try_from(expected).unwrap()
+        );
     }
     assert_eq!(proxy.cuts_made(), 5);
-    assert_eq!(scene.number("SELECT count(*) FROM evenhand.reservations").await, 5);
+    assert_eq!(
+        scene
+            .number("SELECT count(*) FROM evenhand.reservations")
+            .await,
+        5
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -43,7 +58,12 @@ async fn a_reservation_that_never_reached_the_server_consumes_nothing() {
     proxy.cut(Cut::request().matching("evenhand.reserve("));
     assert_unknown(store.reserve(&request).await);
     proxy.stop_cutting();
-    assert_eq!(scene.number("SELECT count(*) FROM evenhand.reservations").await, 0);
+    assert_eq!(
+        scene
+            .number("SELECT count(*) FROM evenhand.reservations")
+            .await,
+        0
+    );
     assert_eq!(store.reserve(&request).await.unwrap().first_sequence, 0);
 }
 
@@ -51,18 +71,28 @@ async fn a_reservation_that_never_reached_the_server_consumes_nothing() {
 async fn a_claim_whose_acknowledgement_was_lost_gives_the_same_run() {
     let scene = Scene::start().await;
     let (proxy, store) = through_proxy(&scene).await;
-    scene.store.enqueue_many(&[run("a"), run("a")]).await.unwrap();
+    scene
+        .store
+        .enqueue_many(&[run("a"), run("a")])
+        .await
+        .unwrap();
     let sequence = scene.reserve(1).await.first_sequence;
     proxy.cut(Cut::reply().matching("evenhand.claim("));
     assert_unknown(store.claim(&scene.claim_request(sequence)).await);
     proxy.stop_cutting();
-    assert_eq!(scene.number("SELECT count(*) FROM evenhand.leases").await, 1);
+    assert_eq!(
+        scene.number("SELECT count(*) FROM evenhand.leases").await,
+        1
+    );
     let Claim::Ran(again) = store.claim(&scene.claim_request(sequence)).await.unwrap() else {
         panic!("the claim was forgotten")
     };
     assert_eq!(again.lease.fence.get(), 1);
     assert_eq!(scene.claim(sequence).await, Claim::Ran(again));
-    assert_eq!(scene.number("SELECT count(*) FROM evenhand.attempts").await, 1);
+    assert_eq!(
+        scene.number("SELECT count(*) FROM evenhand.attempts").await,
+        1
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -73,7 +103,16 @@ async fn a_completion_whose_acknowledgement_was_lost_succeeds_again() {
     proxy.cut(Cut::reply().matching("evenhand.complete("));
     assert_unknown(store.complete(&claimed.lease).await);
     proxy.stop_cutting();
-    assert_eq!(scene.store.run(claimed.run.id).await.unwrap().unwrap().state, RunState::Done);
+    assert_eq!(
+        scene
+            .store
+            .run(claimed.run.id)
+            .await
+            .unwrap()
+            .unwrap()
+            .state,
+        RunState::Done
+    );
     store.complete(&claimed.lease).await.unwrap();
 }
 
@@ -99,7 +138,15 @@ async fn killed_backends_cost_one_call_each_and_no_sequence() {
                 Err(error) => assert!(error.is_retryable(), "{error:?}"),
             }
         };
-        assert_eq!(scene.store.reserve(&next).await.unwrap().first_sequence, answer.first_sequence);
+        assert_eq!(
+            scene.store.reserve(&next).await.unwrap().first_sequence,
+            answer.first_sequence
+        );
     }
-    assert_eq!(scene.number("SELECT max(first_sequence) FROM evenhand.reservations").await, 3);
+    assert_eq!(
+        scene
+            .number("SELECT max(first_sequence) FROM evenhand.reservations")
+            .await,
+        3
+    );
 }

@@ -56,9 +56,19 @@ async fn young_and_newest_reservations_cannot_be_deleted() {
     scene.database.move_clock(3_600_000_000).await;
     let newest = "DELETE FROM evenhand.reservations WHERE first_sequence = 1";
     assert_eq!(scene.refusal(newest).await, "EV012");
-    assert_eq!(scene.refusal(&as_replica("DELETE FROM evenhand.reservations")).await, "EV012");
+    assert_eq!(
+        scene
+            .refusal(&as_replica("DELETE FROM evenhand.reservations"))
+            .await,
+        "EV012"
+    );
     scene.sql(oldest).await;
-    assert_eq!(scene.number("SELECT pruned_through FROM evenhand.marks").await, 0);
+    assert_eq!(
+        scene
+            .number("SELECT pruned_through FROM evenhand.marks")
+            .await,
+        0
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -68,7 +78,9 @@ async fn an_order_that_lost_its_newest_rows_is_corrupt_and_never_starts_again() 
         scene.reserve(2).await;
     }
     scene.database.move_clock(3_600_000_000).await;
-    scene.sql("DELETE FROM evenhand.reservations WHERE first_sequence < 4").await;
+    scene
+        .sql("DELETE FROM evenhand.reservations WHERE first_sequence < 4")
+        .await;
     // What a restored backup or a superuser can do, and no function of the schema.
     scene
         .sql(
@@ -77,9 +89,20 @@ async fn an_order_that_lost_its_newest_rows_is_corrupt_and_never_starts_again() 
              ALTER TABLE evenhand.reservations ENABLE TRIGGER USER",
         )
         .await;
-    assert_eq!(kind(scene.store.reserve(&scene.request(1)).await), StoreErrorKind::Corrupt);
-    assert_eq!(kind(scene.store.cursor(scene.policy.shard()).await), StoreErrorKind::Corrupt);
-    assert_eq!(scene.number("SELECT count(*) FROM evenhand.reservations").await, 0);
+    assert_eq!(
+        kind(scene.store.reserve(&scene.request(1)).await),
+        StoreErrorKind::Corrupt
+    );
+    assert_eq!(
+        kind(scene.store.cursor(scene.policy.shard()).await),
+        StoreErrorKind::Corrupt
+    );
+    assert_eq!(
+        scene
+            .number("SELECT count(*) FROM evenhand.reservations")
+            .await,
+        0
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -91,7 +114,10 @@ async fn a_policy_that_was_tampered_with_is_corrupt() {
              UPDATE evenhand.shards SET canonical = replace(encode(canonical, 'escape'), '\"weight\":3', '\"weight\":2')::bytea",
         )
         .await;
-    assert_eq!(kind(scene.store.load_policy(scene.policy.shard()).await), StoreErrorKind::Corrupt);
+    assert_eq!(
+        kind(scene.store.load_policy(scene.policy.shard()).await),
+        StoreErrorKind::Corrupt
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -104,7 +130,10 @@ async fn a_registration_with_another_digest_or_a_wrong_cycle_is_refused() {
         )
     };
     let digest = "sha256('evenhand/policy/v1'::bytea || '\\x00'::bytea || 'bytes'::bytea)";
-    assert_eq!(scene.refusal(&register("sha256('bytes')", "{1,2,1}")).await, "EV012");
+    assert_eq!(
+        scene.refusal(&register("sha256('bytes')", "{1,2,1}")).await,
+        "EV012"
+    );
     assert_eq!(scene.refusal(&register(digest, "{1,2,2}")).await, "EV012");
     scene.sql(&register(digest, "{1,2,1}")).await;
 }

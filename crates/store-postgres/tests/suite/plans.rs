@@ -11,10 +11,11 @@ async fn buffers(connection: &mut PgConnection, sql: &str) -> u64 {
     let mut touched = 0;
     for _ in 0..2 {
         execute(connection, "BEGIN").await;
-        let plan: sqlx::types::Json<serde_json::Value> = sqlx::query_scalar(AssertSqlSafe(explain.clone()))
-            .fetch_one(&mut *connection)
-            .await
-            .expect("a plan");
+        let plan: sqlx::types::Json<serde_json::Value> =
+            sqlx::query_scalar(AssertSqlSafe(explain.clone()))
+                .fetch_one(&mut *connection)
+                .await
+                .expect("a plan");
         execute(connection, "ROLLBACK").await;
         let top = &plan.0[0]["Plan"];
         touched = ["Shared Hit Blocks", "Shared Read Blocks"]
@@ -45,7 +46,11 @@ async fn backlog(connection: &mut PgConnection, runs: i64) {
 /// Statistics as they were while the tables were empty, and no background job to mend them.
 async fn keep_statistics_stale(connection: &mut PgConnection) {
     for table in ["runs", "reservations", "outcomes", "attempts", "leases"] {
-        execute(connection, &format!("ALTER TABLE evenhand.{table} SET (autovacuum_enabled = off)")).await;
+        execute(
+            connection,
+            &format!("ALTER TABLE evenhand.{table} SET (autovacuum_enabled = off)"),
+        )
+        .await;
         execute(connection, &format!("ANALYZE evenhand.{table}")).await;
     }
 }
@@ -60,14 +65,25 @@ async fn a_claim_reads_about_as_much_of_100000_runs_as_of_1000() {
     let mut connection = scene.database.connect().await;
     keep_statistics_stale(&mut connection).await;
     backlog(&mut connection, 1_000).await;
-    let small = (buffers(&mut connection, CLAIM).await, buffers(&mut connection, LOOK).await);
+    let small = (
+        buffers(&mut connection, CLAIM).await,
+        buffers(&mut connection, LOOK).await,
+    );
     backlog(&mut connection, 99_000).await;
-    let stale = (buffers(&mut connection, CLAIM).await, buffers(&mut connection, LOOK).await);
+    let stale = (
+        buffers(&mut connection, CLAIM).await,
+        buffers(&mut connection, LOOK).await,
+    );
     execute(&mut connection, "VACUUM ANALYZE evenhand.runs").await;
     // A new session plans anew.
     let mut connection = scene.database.connect().await;
-    let fresh = (buffers(&mut connection, CLAIM).await, buffers(&mut connection, LOOK).await);
-    println!("buffers of claim and look at 1000 runs {small:?}, at 100000 {stale:?} with stale and {fresh:?} with fresh statistics");
+    let fresh = (
+        buffers(&mut connection, CLAIM).await,
+        buffers(&mut connection, LOOK).await,
+    );
+    println!(
+        "buffers of claim and look at 1000 runs {small:?}, at 100000 {stale:?} with stale and {fresh:?} with fresh statistics"
+    );
     for large in [stale, fresh] {
         assert!(large.0 <= small.0 * 2, "claim: {small:?} {large:?}");
         assert!(large.1 <= small.1 * 2, "look: {small:?} {large:?}");
@@ -83,7 +99,9 @@ async fn a_reservation_reads_as_much_after_50000_as_after_none() {
         s.shard, evenhand.new_id(evenhand.clock(), 0), s.digest, s.cycle_length, 1) WHERE s.shard = 'primary-v1'";
     execute(&mut connection, reserve).await;
     let small = buffers(&mut connection, reserve).await;
-    let many = format!("DO $$ BEGIN FOR n IN 1 .. 50000 LOOP PERFORM * FROM ({reserve}) AS r; END LOOP; END $$");
+    let many = format!(
+        "DO $$ BEGIN FOR n IN 1 .. 50000 LOOP PERFORM * FROM ({reserve}) AS r; END LOOP; END $$"
+    );
     execute(&mut connection, &many).await;
     let large = buffers(&mut connection, reserve).await;
     println!("buffers of a reservation after 1: {small}, after 50000: {large}");
@@ -98,7 +116,9 @@ async fn pruning_a_batch_reads_no_more_of_a_long_history() {
     let reserve = "SELECT s.shard FROM evenhand.shards AS s, evenhand.reserve(
         s.shard, evenhand.new_id(evenhand.clock(), 0), s.digest, s.cycle_length, 1)";
     let many = |count: u32| {
-        format!("DO $$ BEGIN FOR n IN 1 .. {count} LOOP PERFORM * FROM ({reserve}) AS r; END LOOP; END $$")
+        format!(
+            "DO $$ BEGIN FOR n IN 1 .. {count} LOOP PERFORM * FROM ({reserve}) AS r; END LOOP; END $$"
+        )
     };
     execute(&mut connection, &many(2_000)).await;
     scene.database.move_clock(3_600_000_001).await;

@@ -13,7 +13,11 @@ const HOUR: i64 = 3_600_000_000;
 
 async fn prune(scene: &Scene, batch: u32) -> RetentionReport {
     let policy = SchedulerFairnessRetentionPolicy::new(Duration::from_hours(1), batch).unwrap();
-    scene.store.prune_scheduler_fairness_reservations(policy).await.unwrap()
+    scene
+        .store
+        .prune_scheduler_fairness_reservations(policy)
+        .await
+        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -24,13 +28,25 @@ async fn batches_are_bounded_and_report_what_is_left() {
     }
     assert_eq!(prune(&scene, 100).await.deleted, 0);
     scene.database.move_clock(HOUR + 1).await;
-    let passes: Vec<_> = [prune(&scene, 4).await, prune(&scene, 4).await, prune(&scene, 4).await]
-        .iter()
-        .map(|report| (report.deleted, report.more))
-        .collect();
+    let passes: Vec<_> = [
+        prune(&scene, 4).await,
+        prune(&scene, 4).await,
+        prune(&scene, 4).await,
+    ]
+    .iter()
+    .map(|report| (report.deleted, report.more))
+    .collect();
     // The newest of the ten stays.
     assert_eq!(passes, [(4, true), (4, true), (1, false)]);
-    assert_eq!(scene.store.reservations(scene.policy.shard(), 0, 10).await.unwrap().len(), 1);
+    assert_eq!(
+        scene
+            .store
+            .reservations(scene.policy.shard(), 0, 10)
+            .await
+            .unwrap()
+            .len(),
+        1
+    );
     assert_eq!(scene.reserve(1).await.first_sequence, 30);
 }
 
@@ -44,7 +60,10 @@ async fn a_retry_after_pruning_is_expired_for_ever() {
     scene.database.move_clock(HOUR + 1).await;
     assert_eq!(prune(&scene, 10).await.deleted, 1);
     for _ in 0..2 {
-        assert_eq!(kind(scene.store.reserve(&pruned).await), StoreErrorKind::Expired);
+        assert_eq!(
+            kind(scene.store.reserve(&pruned).await),
+            StoreErrorKind::Expired
+        );
         assert_eq!(scene.store.reserve(&kept).await.unwrap().first_sequence, 1);
     }
 }
@@ -58,11 +77,24 @@ async fn a_retry_while_its_row_is_being_pruned_is_answered_or_expired() {
     scene.database.move_clock(HOUR + 1).await;
     let mut pruner = scene.database.connect().await;
     let mut pruning = pruner.begin().await.unwrap();
-    assert_eq!(number(&mut pruning, "SELECT deleted::bigint FROM evenhand.prune_reservations(3600000, 10)").await, 1);
+    assert_eq!(
+        number(
+            &mut pruning,
+            "SELECT deleted::bigint FROM evenhand.prune_reservations(3600000, 10)"
+        )
+        .await,
+        1
+    );
     // The row is deleted but not committed: the retry neither waits for that nor takes new sequences.
-    assert_eq!(scene.store.reserve(&request).await.unwrap().first_sequence, 0);
+    assert_eq!(
+        scene.store.reserve(&request).await.unwrap().first_sequence,
+        0
+    );
     pruning.commit().await.unwrap();
-    assert_eq!(kind(scene.store.reserve(&request).await), StoreErrorKind::Expired);
+    assert_eq!(
+        kind(scene.store.reserve(&request).await),
+        StoreErrorKind::Expired
+    );
     assert_eq!(scene.reserve(1).await.first_sequence, 3);
 }
 
@@ -87,7 +119,10 @@ async fn rows_that_others_hold_are_stepped_over_and_found_again() {
     holding.rollback().await.unwrap();
     let free = prune(&scene, 10).await;
     assert_eq!((free.deleted, free.more), (2, false));
-    assert_eq!(scene.number("SELECT resume_from FROM evenhand.marks").await, 5);
+    assert_eq!(
+        scene.number("SELECT resume_from FROM evenhand.marks").await,
+        5
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -98,7 +133,11 @@ async fn a_claim_that_is_being_made_keeps_its_reservation() {
     scene.database.move_clock(HOUR + 1).await;
     let mut claimer = scene.database.connect().await;
     let mut claiming = claimer.begin().await.unwrap();
-    execute(&mut claiming, "SELECT evenhand.claim('primary-v1', 0, 'a', 'w', 1000)").await;
+    execute(
+        &mut claiming,
+        "SELECT evenhand.claim('primary-v1', 0, 'a', 'w', 1000)",
+    )
+    .await;
     assert_eq!(prune(&scene, 10).await.deleted, 0);
     claiming.commit().await.unwrap();
     assert_eq!(prune(&scene, 10).await.deleted, 1);

@@ -57,9 +57,21 @@ async fn each_role_may_do_its_part_and_no_more() {
     // `new_id` is not for callers: the id comes from the client.
     let reserve_as_client = reserve.replace("evenhand.new_id(now(), 0)", "gen_random_uuid()");
     for (role, allowed, refused) in [
-        ("evenhand_app", vec![&*reserve_as_client, claim, look], vec![reserve, prune, read, delete]),
-        ("evenhand_retention", vec![prune], vec![&*reserve_as_client, claim, look, read, delete]),
-        ("evenhand_observer", vec![look, read], vec![&*reserve_as_client, claim, prune, delete]),
+        (
+            "evenhand_app",
+            vec![&*reserve_as_client, claim, look],
+            vec![reserve, prune, read, delete],
+        ),
+        (
+            "evenhand_retention",
+            vec![prune],
+            vec![&*reserve_as_client, claim, look, read, delete],
+        ),
+        (
+            "evenhand_observer",
+            vec![look, read],
+            vec![&*reserve_as_client, claim, prune, delete],
+        ),
     ] {
         for sql in allowed {
             assert!(may(&scene, role, sql).await, "{role} may not: {sql}");
@@ -87,7 +99,9 @@ async fn somebody_with_createrole_and_no_more_can_migrate() {
         ))
         .await
         .unwrap();
-    let url = database.url().replace("postgres://postgres@", &format!("postgres://{role}@"));
+    let url = database
+        .url()
+        .replace("postgres://postgres@", &format!("postgres://{role}@"));
     let options = evenhand_store_postgres::ConnectOptions::parse(&url).unwrap();
     migrate(&options).await.unwrap();
     let mut connection = database.connect().await;
@@ -98,5 +112,9 @@ async fn somebody_with_createrole_and_no_more_can_migrate() {
     )
     .await;
     assert_eq!(foreign, 0);
-    execute(&mut connection, &format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+    execute(
+        &mut connection,
+        &format!("DROP OWNED BY {role}; DROP ROLE {role}"),
+    )
+    .await;
 }

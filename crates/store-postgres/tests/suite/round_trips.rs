@@ -8,7 +8,9 @@ use crate::scene::{Scene, run};
 
 async fn through_proxy(scene: &Scene) -> (Proxy, PostgresStore) {
     let proxy = Proxy::start(&scene.database.url()).await.unwrap();
-    let options = ConnectOptions::parse(&proxy.url()).unwrap().connections_max(1);
+    let options = ConnectOptions::parse(&proxy.url())
+        .unwrap()
+        .connections_max(1);
     let store = PostgresStore::connect(options).await.unwrap();
     (proxy, store)
 }
@@ -43,14 +45,26 @@ async fn claim_and_complete_are_one_statement_in_one_round_trip_each() {
             proxy.reset_counts();
         }
         if scene.policy.tenant_for_sequence(sequence).as_str() == "a" {
-            let Claim::Ran(claimed) = store.claim(&scene.claim_request(sequence)).await.unwrap() else {
+            let Claim::Ran(claimed) = store.claim(&scene.claim_request(sequence)).await.unwrap()
+            else {
                 panic!("a ready run was not claimed")
             };
             store.complete(&claimed.lease).await.unwrap();
         } else {
-            assert_eq!(store.claim(&scene.claim_request(sequence)).await.unwrap(), Claim::Idle);
+            assert_eq!(
+                store.claim(&scene.claim_request(sequence)).await.unwrap(),
+                Claim::Idle
+            );
         }
     }
-    let calls = (1..3).map(|sequence| if scene.policy.tenant_for_sequence(sequence).as_str() == "a" { 2 } else { 1 }).sum();
+    let calls = (1..3)
+        .map(|sequence| {
+            if scene.policy.tenant_for_sequence(sequence).as_str() == "a" {
+                2
+            } else {
+                1
+            }
+        })
+        .sum();
     assert_one_statement_in_one_round_trip(&proxy.counts(), calls);
 }

@@ -4,8 +4,9 @@ use core::time::Duration;
 
 use evenhand_policy::{SchedulerShardId, TenantFairnessWeight, TenantId, WeightedFairnessPolicy};
 use evenhand_store::{
-    Claim, ClaimRequest, ClaimedRun, LeaseDuration, NewRun, Payload, PolicyRegistration, Reservation, ReservationCount,
-    ReservationId, ReservationStore, ReserveRequest, RunKind, RunQueue, StoreErrorKind, Timestamp, WorkerName,
+    Claim, ClaimRequest, ClaimedRun, LeaseDuration, NewRun, Payload, PolicyRegistration,
+    Reservation, ReservationCount, ReservationId, ReservationStore, ReserveRequest, RunKind,
+    RunQueue, StoreErrorKind, Timestamp, WorkerName,
 };
 use evenhand_store_postgres::PostgresStore;
 use evenhand_testkit::postgres::TestDatabase;
@@ -27,7 +28,11 @@ impl Scene {
             .register_policy(&PolicyRegistration::new(policy.clone()))
             .await
             .expect("the policy can be registered");
-        Self { database, store, policy }
+        Self {
+            database,
+            store,
+            policy,
+        }
     }
 
     pub(crate) fn request(&self, count: u32) -> ReserveRequest {
@@ -35,7 +40,10 @@ impl Scene {
     }
 
     pub(crate) async fn reserve(&self, count: u32) -> Reservation {
-        self.store.reserve(&self.request(count)).await.expect("a reservation")
+        self.store
+            .reserve(&self.request(count))
+            .await
+            .expect("a reservation")
     }
 
     pub(crate) fn claim_request(&self, sequence: u64) -> ClaimRequest {
@@ -43,7 +51,10 @@ impl Scene {
     }
 
     pub(crate) async fn claim(&self, sequence: u64) -> Claim {
-        self.store.claim(&self.claim_request(sequence)).await.expect("a claim")
+        self.store
+            .claim(&self.claim_request(sequence))
+            .await
+            .expect("a claim")
     }
 
     /// Enqueues one run of `tenant` and claims it against a new sequence.
@@ -85,14 +96,18 @@ pub(crate) async fn number(connection: &mut PgConnection, sql: &str) -> i64 {
 }
 
 pub(crate) async fn execute(connection: &mut PgConnection, sql: &str) {
-    connection.execute(AssertSqlSafe(sql.to_owned())).await.expect("the statement runs");
+    connection
+        .execute(AssertSqlSafe(sql.to_owned()))
+        .await
+        .expect("the statement runs");
 }
 
 pub(crate) fn policy(shard: &str, tenants: &[(&str, u32)]) -> WeightedFairnessPolicy {
-    let weights = tenants
-        .iter()
-        .map(|(tenant, weight)| TenantFairnessWeight::new(tenant_id(tenant), *weight).expect("a weight"));
-    WeightedFairnessPolicy::new(SchedulerShardId::try_from(shard).expect("a shard"), weights).expect("a policy")
+    let weights = tenants.iter().map(|(tenant, weight)| {
+        TenantFairnessWeight::new(tenant_id(tenant), *weight).expect("a weight")
+    });
+    WeightedFairnessPolicy::new(SchedulerShardId::try_from(shard).expect("a shard"), weights)
+        .expect("a policy")
 }
 
 pub(crate) fn tenant_id(tenant: &str) -> TenantId {
@@ -105,7 +120,11 @@ pub(crate) fn request(policy: &WeightedFairnessPolicy, count: u32) -> ReserveReq
 }
 
 pub(crate) fn run(tenant: &str) -> NewRun {
-    NewRun::new(tenant_id(tenant), RunKind::try_from("test").expect("a kind"), Payload::default())
+    NewRun::new(
+        tenant_id(tenant),
+        RunKind::try_from("test").expect("a kind"),
+        Payload::default(),
+    )
 }
 
 pub(crate) fn worker() -> WorkerName {
@@ -120,7 +139,10 @@ pub(crate) fn lease() -> LeaseDuration {
 pub(crate) async fn wait_until(what: &str, mut probe: impl AsyncFnMut() -> bool) {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
     while !probe().await {
-        assert!(tokio::time::Instant::now() < deadline, "it never happened that {what}");
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "it never happened that {what}"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -8,21 +8,30 @@ use futures::future::join_all;
 use crate::scene::{Scene, policy, request, run};
 
 /// A store that logs in as a role with these defaults, on a migrated database.
-async fn store_as(database: &TestDatabase, defaults: &[&str], transport: Transport) -> PostgresStore {
+async fn store_as(
+    database: &TestDatabase,
+    defaults: &[&str],
+    transport: Transport,
+) -> PostgresStore {
     let role = format!("{}_role", database.name());
     let mut sql = format!("CREATE ROLE {role} LOGIN IN ROLE evenhand_app;");
     for setting in defaults {
         sql.push_str(&format!("ALTER ROLE {role} SET {setting};"));
     }
     database.admin(&sql).await.unwrap();
-    let url = database.url().replace("postgres://postgres@", &format!("postgres://{role}@"));
+    let url = database
+        .url()
+        .replace("postgres://postgres@", &format!("postgres://{role}@"));
     let options = ConnectOptions::parse(&url).unwrap().transport(transport);
     PostgresStore::connect(options).await.unwrap()
 }
 
 async fn forget(database: &TestDatabase) {
     let role = format!("{}_role", database.name());
-    database.admin(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await.unwrap();
+    database
+        .admin(&format!("DROP OWNED BY {role}; DROP ROLE {role}"))
+        .await
+        .unwrap();
 }
 
 /// Reservations and claims from many connections, as such a role.
@@ -30,15 +39,29 @@ async fn everything_works_as(defaults: &[&str], transport: Transport) {
     let database = TestDatabase::migrated().await;
     let store = store_as(&database, defaults, transport).await;
     let policy = policy("primary-v1", &[("a", 1)]);
-    store.register_policy(&PolicyRegistration::new(policy.clone())).await.unwrap();
+    store
+        .register_policy(&PolicyRegistration::new(policy.clone()))
+        .await
+        .unwrap();
     let requests: Vec<_> = (0..64).map(|_| request(&policy, 1)).collect();
     let answers = join_all(requests.iter().map(|request| store.reserve(request))).await;
-    let mut taken: Vec<u64> = answers.into_iter().map(|answer| answer.unwrap().first_sequence).collect();
+    let mut taken: Vec<u64> = answers
+        .into_iter()
+        .map(|answer| answer.unwrap().first_sequence)
+        .collect();
     taken.sort_unstable();
     assert!(taken.into_iter().eq(0..64));
     store.enqueue(&run("a")).await.unwrap();
-    let claim = evenhand_store::ClaimRequest::new(&policy, 0, crate::scene::worker(), crate::scene::lease());
-    assert!(matches!(store.claim(&claim).await.unwrap(), evenhand_store::Claim::Ran(_)));
+    let claim = evenhand_store::ClaimRequest::new(
+        &policy,
+        0,
+        crate::scene::worker(),
+        crate::scene::lease(),
+    );
+    assert!(matches!(
+        store.claim(&claim).await.unwrap(),
+        evenhand_store::Claim::Ran(_)
+    ));
     store.close();
     drop(store);
     forget(&database).await;
@@ -46,17 +69,28 @@ async fn everything_works_as(defaults: &[&str], transport: Transport) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn role_default_serializable() {
-    everything_works_as(&["default_transaction_isolation = 'serializable'"], Transport::Direct).await;
+    everything_works_as(
+        &["default_transaction_isolation = 'serializable'"],
+        Transport::Direct,
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn role_default_repeatable_read() {
-    everything_works_as(&["default_transaction_isolation = 'repeatable read'"], Transport::Direct).await;
+    everything_works_as(
+        &["default_transaction_isolation = 'repeatable read'"],
+        Transport::Direct,
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn behind_a_pooler_every_call_brings_its_isolation() {
-    let defaults = ["default_transaction_isolation = 'serializable'", "default_transaction_read_only = on"];
+    let defaults = [
+        "default_transaction_isolation = 'serializable'",
+        "default_transaction_read_only = on",
+    ];
     everything_works_as(&defaults, Transport::TransactionPooler).await;
 }
 
@@ -77,7 +111,12 @@ async fn the_function_itself_refuses_every_other_isolation() {
 /// Only what was flushed is acknowledged: the transaction's own setting is seen by a trigger at its end.
 async fn commits_with(default: &str) -> Vec<String> {
     let database = TestDatabase::migrated().await;
-    let store = store_as(&database, &[&format!("synchronous_commit = '{default}'")], Transport::Direct).await;
+    let store = store_as(
+        &database,
+        &[&format!("synchronous_commit = '{default}'")],
+        Transport::Direct,
+    )
+    .await;
     let policy = policy("primary-v1", &[("a", 1)]);
     database
         .admin(
@@ -96,10 +135,18 @@ async fn commits_with(default: &str) -> Vec<String> {
         )
         .await
         .unwrap();
-    store.register_policy(&PolicyRegistration::new(policy.clone())).await.unwrap();
+    store
+        .register_policy(&PolicyRegistration::new(policy.clone()))
+        .await
+        .unwrap();
     store.enqueue(&run("a")).await.unwrap();
     store.reserve(&request(&policy, 1)).await.unwrap();
-    let claim = evenhand_store::ClaimRequest::new(&policy, 0, crate::scene::worker(), crate::scene::lease());
+    let claim = evenhand_store::ClaimRequest::new(
+        &policy,
+        0,
+        crate::scene::worker(),
+        crate::scene::lease(),
+    );
     let evenhand_store::Claim::Ran(claimed) = store.claim(&claim).await.unwrap() else {
         panic!("the run was not claimed")
     };

@@ -12,7 +12,9 @@ async fn every_statement_can_be_prepared() {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let sql = std::fs::read_to_string(&path).unwrap();
-        let is_script = ["bootstrap.sql", "begin_read_committed.sql"].iter().any(|name| path.ends_with(name));
+        let is_script = ["bootstrap.sql", "begin_read_committed.sql"]
+            .iter()
+            .any(|name| path.ends_with(name));
         if !is_script {
             connection
                 .prepare(AssertSqlSafe(sql).into_sql_str())

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use evenhand_store::{AttemptResult, PolicyRegistration, ReservationStore, RunQueue, SequenceOutcome};
+use evenhand_store::{
+    AttemptResult, PolicyRegistration, ReservationStore, RunQueue, SequenceOutcome,
+};
 use evenhand_store_postgres::{ConnectOptions, PostgresStore, migrate};
 use evenhand_testkit::history::{Evidence, StormOptions, check, storm};
 use evenhand_testkit::postgres::{Cut, Proxy, ServerOptions, StopMode, private_server};
@@ -21,11 +23,19 @@ async fn cut_replies_and_two_crashes_leave_no_gap_and_lose_no_acknowledgement() 
     // Flushed for real: after an immediate stop only what reached the log is there.
     let mut server = private_server(ServerOptions::new()).await;
     let url = server.url("postgres");
-    migrate(&ConnectOptions::parse(&url).unwrap()).await.unwrap();
+    migrate(&ConnectOptions::parse(&url).unwrap())
+        .await
+        .unwrap();
     let policy = policy("primary-v1", &[("a", 5), ("b", 2), ("c", 1)]);
     let direct = handle(&url).await;
-    direct.register_policy(&PolicyRegistration::new(policy.clone())).await.unwrap();
-    let runs: Vec<_> = ["a", "b", "c"].iter().flat_map(|tenant| vec![run(tenant); 300]).collect();
+    direct
+        .register_policy(&PolicyRegistration::new(policy.clone()))
+        .await
+        .unwrap();
+    let runs: Vec<_> = ["a", "b", "c"]
+        .iter()
+        .flat_map(|tenant| vec![run(tenant); 300])
+        .collect();
     direct.enqueue_many(&runs).await.unwrap();
 
     let proxies = join_all((0..3).map(async |_| Proxy::start(&url).await.unwrap())).await;

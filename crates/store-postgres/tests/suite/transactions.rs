@@ -13,7 +13,10 @@ async fn a_run_enqueued_in_a_transaction_lives_and_dies_with_it() {
     let scene = Scene::start().await;
     let mut connection = scene.database.connect().await;
     let mut transaction = connection.begin().await.unwrap();
-    let EnqueuedIn::Created(id) = PostgresStore::enqueue_in(&mut transaction, &run("a")).await.unwrap() else {
+    let EnqueuedIn::Created(id) = PostgresStore::enqueue_in(&mut transaction, &run("a"))
+        .await
+        .unwrap()
+    else {
         panic!("a run without a key is always new")
     };
     assert_eq!(scene.store.run(id).await.unwrap(), None);
@@ -21,11 +24,17 @@ async fn a_run_enqueued_in_a_transaction_lives_and_dies_with_it() {
     assert_eq!(scene.store.run(id).await.unwrap(), None);
 
     let mut transaction = connection.begin().await.unwrap();
-    let EnqueuedIn::Created(id) = PostgresStore::enqueue_in(&mut transaction, &run("a")).await.unwrap() else {
+    let EnqueuedIn::Created(id) = PostgresStore::enqueue_in(&mut transaction, &run("a"))
+        .await
+        .unwrap()
+    else {
         panic!("a run without a key is always new")
     };
     transaction.commit().await.unwrap();
-    assert_eq!(scene.store.run(id).await.unwrap().unwrap().state, RunState::Queued);
+    assert_eq!(
+        scene.store.run(id).await.unwrap().unwrap().state,
+        RunState::Queued
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -40,11 +49,24 @@ async fn a_key_that_is_known_does_not_end_the_transaction() {
     let mut connection = scene.database.connect().await;
     let mut transaction = connection.begin().await.unwrap();
     execute(&mut transaction, "CREATE TABLE public.work (done int)").await;
-    assert_eq!(PostgresStore::enqueue_in(&mut transaction, &keyed("a")).await.unwrap(), EnqueuedIn::Known(first));
-    assert_eq!(PostgresStore::enqueue_in(&mut transaction, &keyed("b")).await.unwrap(), EnqueuedIn::Conflict(first));
+    assert_eq!(
+        PostgresStore::enqueue_in(&mut transaction, &keyed("a"))
+            .await
+            .unwrap(),
+        EnqueuedIn::Known(first)
+    );
+    assert_eq!(
+        PostgresStore::enqueue_in(&mut transaction, &keyed("b"))
+            .await
+            .unwrap(),
+        EnqueuedIn::Conflict(first)
+    );
     transaction.commit().await.unwrap();
     assert_eq!(scene.number("SELECT count(*) FROM public.work").await, 0);
-    assert_eq!(kind(scene.store.enqueue(&keyed("b")).await), StoreErrorKind::RunConflict);
+    assert_eq!(
+        kind(scene.store.enqueue(&keyed("b")).await),
+        StoreErrorKind::RunConflict
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -56,16 +78,38 @@ async fn a_completion_commits_with_what_the_run_wrote() {
 
     let mut transaction = connection.begin().await.unwrap();
     execute(&mut transaction, "INSERT INTO public.work VALUES (1)").await;
-    let completed = PostgresStore::complete_in(&mut transaction, &claimed.lease).await.unwrap();
+    let completed = PostgresStore::complete_in(&mut transaction, &claimed.lease)
+        .await
+        .unwrap();
     assert_eq!(completed, CompletedIn::Completed);
     transaction.rollback().await.unwrap();
-    assert_eq!(scene.store.run(claimed.run.id).await.unwrap().unwrap().state, RunState::Running);
+    assert_eq!(
+        scene
+            .store
+            .run(claimed.run.id)
+            .await
+            .unwrap()
+            .unwrap()
+            .state,
+        RunState::Running
+    );
 
     let mut transaction = connection.begin().await.unwrap();
     execute(&mut transaction, "INSERT INTO public.work VALUES (1)").await;
-    PostgresStore::complete_in(&mut transaction, &claimed.lease).await.unwrap();
+    PostgresStore::complete_in(&mut transaction, &claimed.lease)
+        .await
+        .unwrap();
     transaction.commit().await.unwrap();
-    assert_eq!(scene.store.run(claimed.run.id).await.unwrap().unwrap().state, RunState::Done);
+    assert_eq!(
+        scene
+            .store
+            .run(claimed.run.id)
+            .await
+            .unwrap()
+            .unwrap()
+            .state,
+        RunState::Done
+    );
     // The worker's own completion, afterwards.
     scene.store.complete(&claimed.lease).await.unwrap();
 }
@@ -74,10 +118,16 @@ async fn a_completion_commits_with_what_the_run_wrote() {
 async fn a_lost_lease_does_not_end_the_transaction() {
     let scene = Scene::start().await;
     let claimed = scene.claimed("a").await;
-    scene.store.release(&claimed.lease, Duration::ZERO).await.unwrap();
+    scene
+        .store
+        .release(&claimed.lease, Duration::ZERO)
+        .await
+        .unwrap();
     let mut connection = scene.database.connect().await;
     let mut transaction = connection.begin().await.unwrap();
-    let completed = PostgresStore::complete_in(&mut transaction, &claimed.lease).await.unwrap();
+    let completed = PostgresStore::complete_in(&mut transaction, &claimed.lease)
+        .await
+        .unwrap();
     assert_eq!(completed, CompletedIn::LeaseLost);
     assert_eq!(number(&mut transaction, "SELECT 1::bigint").await, 1);
     transaction.rollback().await.unwrap();
@@ -87,7 +137,10 @@ async fn a_lost_lease_does_not_end_the_transaction() {
 async fn a_dropped_call_leaves_no_lock_and_no_transaction() {
     for transport in [Transport::Direct, Transport::TransactionPooler] {
         let scene = Scene::start().await;
-        let options = ConnectOptions::parse(&scene.database.url()).unwrap().transport(transport).connections_max(2);
+        let options = ConnectOptions::parse(&scene.database.url())
+            .unwrap()
+            .transport(transport)
+            .connections_max(2);
         let store = PostgresStore::connect(options).await.unwrap();
         // Somebody holds the shard, so that the call surely waits inside the server when it is dropped.
         let mut holder = scene.database.connect().await;
@@ -99,7 +152,10 @@ async fn a_dropped_call_leaves_no_lock_and_no_transaction() {
             async move { store.reserve(&request).await }
         });
         let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-        wait_until("the call waits for the lock", async || scene.number(waiting).await == 1).await;
+        wait_until("the call waits for the lock", async || {
+            scene.number(waiting).await == 1
+        })
+        .await;
         call.abort();
         assert!(call.await.unwrap_err().is_cancelled());
         holding.rollback().await.unwrap();
@@ -108,7 +164,15 @@ async fn a_dropped_call_leaves_no_lock_and_no_transaction() {
         assert_eq!(answer.first_sequence, 0);
         let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
                     AND state <> 'idle'";
-        wait_until("no transaction is open", async || scene.number(open).await == 0).await;
-        assert_eq!(scene.number("SELECT count(*) FROM evenhand.reservations").await, 1);
+        wait_until("no transaction is open", async || {
+            scene.number(open).await == 0
+        })
+        .await;
+        assert_eq!(
+            scene
+                .number("SELECT count(*) FROM evenhand.reservations")
+                .await,
+            1
+        );
     }
 }
