@@ -1,7 +1,8 @@
 -- What everything else stands on: the clock, the guards of a transaction, and the arithmetic of times and ids.
 
 -- A plan that was made while a table was small is kept until its statistics change, and would then read the whole table
--- in each call. So every function that callers use allows index scans only.
+-- in each call. So every function that callers use allows index scans only. Where no index fits, the planner still does
+-- what is switched off, at an estimate so high that it would compile the plan first (hence no JIT).
 
 -- Only the owner may call a new function until it is granted.
 ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;

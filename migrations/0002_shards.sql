@@ -218,7 +218,7 @@ $$;
 
 CREATE FUNCTION evenhand.load_policy(p_shard text, OUT canonical bytea, OUT digest bytea)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
 BEGIN
     SELECT s.canonical, s.digest INTO canonical, digest FROM evenhand.shards AS s WHERE s.shard = p_shard;

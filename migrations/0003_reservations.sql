@@ -67,7 +67,7 @@ CREATE FUNCTION evenhand.reserve(
     OUT first_sequence bigint, OUT reserved_at_us bigint, OUT store_time_us bigint
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
 DECLARE
     v_shard_key integer;
@@ -157,7 +157,7 @@ $$;
 
 CREATE FUNCTION evenhand.cursor(p_shard text, OUT next_sequence bigint, OUT store_time_us bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
 BEGIN
     SELECT n.next_sequence INTO next_sequence FROM evenhand.next_sequence(evenhand.shard_key_of(p_shard)) AS n;
@@ -169,7 +169,7 @@ $$;
 CREATE FUNCTION evenhand.reservations_from(p_shard text, p_from bigint, p_limit integer)
 RETURNS TABLE (id uuid, first_sequence bigint, count integer, reserved_at_us bigint, store_time_us bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
 DECLARE
     v_shard_key integer := evenhand.shard_key_of(p_shard);

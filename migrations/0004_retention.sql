@@ -102,7 +102,7 @@ CREATE FUNCTION evenhand.prune_reservations(
     OUT cutoff_us bigint, OUT deleted integer, OUT more boolean
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
 DECLARE
     v_cutoff timestamptz := evenhand.clock() - p_window_ms * interval '1 millisecond';

@@ -106,7 +106,7 @@ CREATE FUNCTION evenhand.enqueue(
     OUT run_id uuid, OUT outcome text
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
 DECLARE
     v_now timestamptz := evenhand.clock();
@@ -153,7 +153,7 @@ CREATE FUNCTION evenhand.enqueue_many(
     p_attempts_max integer[], p_timeouts_ms bigint[], p_idempotency_keys text[]
 ) RETURNS TABLE (run_id uuid, created boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
 DECLARE
     v_outcome text;
@@ -193,7 +193,7 @@ END;
 
 CREATE FUNCTION evenhand.run(p_id uuid) RETURNS SETOF evenhand.run_row
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 BEGIN ATOMIC
     SELECT (evenhand.run_row_of(r)).* FROM evenhand.runs AS r WHERE r.id = p_id;
 END;

@@ -79,8 +79,8 @@ $$;
 CREATE FUNCTION evenhand.best_run(p_pool evenhand.pools, p_tenant text, p_now_tick bigint, p_skip uuid[])
 RETURNS TABLE (id uuid, rank integer, ready_tick bigint)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
-    SET enable_seqscan = off SET enable_sort = off SET enable_bitmapscan = off SET enable_incremental_sort = off
-    SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off
+    SET jit = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     v_tick bigint;
@@ -239,7 +239,7 @@ CREATE FUNCTION evenhand.claim(
     OUT outcome text, OUT expires_at_us bigint, OUT run evenhand.run_row
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
 DECLARE
     v_shard record;
@@ -312,7 +312,7 @@ $$;
 -- Records that looking at a sequence's tenant failed. A sequence that has an outcome keeps it.
 CREATE FUNCTION evenhand.record_failed(p_shard text, p_sequence bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
 DECLARE
     v_shard_key integer;
@@ -331,8 +331,8 @@ $$;
 -- where the other stands, so that neither idle tenants nor tenants outside the policy are read one by one.
 CREATE FUNCTION evenhand.ready_tenants(p_shard text, OUT tenants text[], OUT store_time_us bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    SET enable_seqscan = off SET enable_sort = off SET enable_bitmapscan = off SET enable_incremental_sort = off
-    SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off
+    SET jit = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     v_shard record;
@@ -377,7 +377,7 @@ RETURNS TABLE (
     ready_at_us bigint, claimed_at_us bigint, result text, ended_at_us bigint
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
 DECLARE
     v_shard_key integer := evenhand.shard_key_of(p_shard);
@@ -402,7 +402,10 @@ BEGIN
         WHERE o.first_sequence + at.at >= p_from
         ORDER BY o.first_sequence, at.at LIMIT p_limit
     ) AS s
-    LEFT JOIN evenhand.attempts AS a ON a.shard_key = v_shard_key AND a.sequence = s.sequence
+    LEFT JOIN LATERAL (
+        -- One probe a sequence, however many attempts the shard has.
+        SELECT t.* FROM evenhand.attempts AS t WHERE t.shard_key = v_shard_key AND t.sequence = s.sequence OFFSET 0
+    ) AS a ON true
     ORDER BY s.sequence;
 END
 $$;

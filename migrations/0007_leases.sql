@@ -43,7 +43,7 @@ END;
 -- Ends a run as done, in the caller's transaction. False when the lease was lost, and then nothing has changed.
 CREATE FUNCTION evenhand.complete(p_run_id uuid, p_fence bigint, p_shard text, p_sequence bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
 DECLARE
     v_run evenhand.runs := evenhand.lock_running(p_run_id, p_fence);
@@ -65,7 +65,7 @@ CREATE FUNCTION evenhand.fail(
     OUT outcome text, OUT ready_at_us bigint
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
 DECLARE
     v_run evenhand.runs := evenhand.lock_running(p_run_id, p_fence);
@@ -110,7 +110,7 @@ END;
 CREATE FUNCTION evenhand.release(p_run_id uuid, p_fence bigint, p_shard text, p_sequence bigint, p_delay_ms bigint)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
 DECLARE
     v_run evenhand.runs := evenhand.lock_running(p_run_id, p_fence);
@@ -135,7 +135,7 @@ $$;
 -- Renews leases in one statement, and answers for each, in order, when it now ends; NULL when it was lost.
 CREATE FUNCTION evenhand.renew(p_run_ids uuid[], p_fences bigint[], p_lease_ms bigint) RETURNS TABLE (expires_at_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
 DECLARE
     v_expires_at timestamptz := evenhand.clock() + p_lease_ms * interval '1 millisecond';
@@ -163,7 +163,7 @@ $$;
 -- renewed at this moment are stepped over.
 CREATE FUNCTION evenhand.recover(p_limit integer, OUT requeued integer, OUT dead integer)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
 DECLARE
     v_now timestamptz := evenhand.clock();

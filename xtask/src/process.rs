@@ -100,3 +100,47 @@ async fn read(pipe: Option<impl AsyncRead + Unpin>, buffer: &mut Vec<u8>) -> io:
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::*;
+
+    const DEADLINE: Duration = Duration::from_secs(20);
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[tokio::test]
+    async fn dropping_a_group_ends_what_its_leader_started() {
+        let mut command = shell("sleep 600 & echo started; wait");
+        command.stdout(Stdio::piped());
+        let mut group = ProcessGroup::spawn(command).unwrap();
+        let mut stdout = group.leader.stdout.take().unwrap();
+        let mut started = [0; "started".len()];
+        stdout.read_exact(&mut started).await.unwrap();
+
+        drop(group);
+
+        // The pipe ends when nobody holds it any more, and `sleep` holds it too.
+        let mut rest = Vec::new();
+        let ended = tokio::time::timeout(DEADLINE, stdout.read_to_end(&mut rest));
+        ended.await.expect("sleep was ended").unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_output_of_a_failed_process_is_kept() {
+        let mut command = shell("echo out; echo err >&2; exit 3");
+        command.stderr(Stdio::piped());
+        let output = output(command).await.unwrap();
+        assert_eq!(output.status.code(), Some(3));
+        assert_eq!(
+            (&*output.stdout, &*output.stderr),
+            (&b"out\n"[..], &b"err\n"[..])
+        );
+    }
+}

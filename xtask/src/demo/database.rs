@@ -80,9 +80,10 @@ impl Database {
                 (own.url.clone(), Home::Server(Box::new(own)))
             }
         };
+        let user = PgConnectOptions::from_str(&url)?.get_username().to_owned();
         migrate(&ConnectOptions::parse(&url)?)
             .await
-            .map_err(|error| explain_migration(&error))?;
+            .map_err(|error| explain_migration(&error, &user))?;
         let mut connection = connect(&url).await?;
         connection
             .execute(include_str!("sql/create_results.sql"))
@@ -175,7 +176,7 @@ impl OwnDatabase {
         let mut connection = server
             .connect()
             .await
-            .map_err(|error| format!("--database-url: cannot connect: {}", with_causes(&error)))?;
+            .map_err(|error| format!("--database-url: cannot connect: {}", said(&error)))?;
         let name = format!("evenhand_demo_{:016x}", fastrand::u64(..));
         // From here on it is dropped, also when the answer never comes.
         let own = Self {
@@ -251,6 +252,12 @@ fn is_forbidden(error: &sqlx::Error) -> bool {
     refusal.and_then(DatabaseError::code).as_deref() == Some(INSUFFICIENT_PRIVILEGE)
 }
 
+/// What the server said, or else the driver, whose text repeats its causes.
+fn said(error: &sqlx::Error) -> String {
+    let refusal = error.as_database_error().map(DatabaseError::message);
+    refusal.map_or_else(|| error.to_string(), str::to_owned)
+}
+
 fn explain_creation(error: &sqlx::Error, user: &str) -> String {
     let hint = if is_forbidden(error) {
         format!("; as an administrator run: ALTER ROLE \"{user}\" CREATEDB")
@@ -259,19 +266,21 @@ fn explain_creation(error: &sqlx::Error, user: &str) -> String {
     };
     format!(
         "cannot make a database of the demo's own: {}{hint}",
-        with_causes(error)
+        said(error)
     )
 }
 
-fn explain_migration(error: &MigrateError) -> String {
-    let forbidden = matches!(error, MigrateError::Prepare(cause) if is_forbidden(cause));
-    let hint = if forbidden {
-        "; the migrations make the roles evenhand_owner, evenhand_migrator, evenhand_app, evenhand_retention and \
-         evenhand_observer, so on a server without them the user must be allowed to (CREATEROLE or superuser)"
-    } else {
-        ""
-    };
-    format!("{}{hint}", with_causes(error))
+fn explain_migration(error: &MigrateError, user: &str) -> String {
+    if let MigrateError::Prepare(cause) = error
+        && is_forbidden(cause)
+    {
+        return format!(
+            "{error}: {}; the user must be allowed to make Evenhand's roles (CREATEROLE) or, where they are there \
+             already, be a member of their owner: GRANT evenhand_owner TO \"{user}\"",
+            said(cause)
+        );
+    }
+    with_causes(error)
 }
 
 #[cfg(test)]

@@ -37,8 +37,9 @@ use crate::{Outcome, Verdict, cargo};
 pub(crate) struct Args {
     /// Use this server instead of a private one, in a new database that is dropped in the end.
     ///
-    /// The user needs CREATEDB and, unless Evenhand's roles (evenhand_owner, evenhand_app and so on) are there already,
-    /// CREATEROLE. Those roles belong to the server and stay.
+    /// The user needs CREATEDB, and CREATEROLE or, where Evenhand's roles are there already, membership in
+    /// evenhand_owner. Roles belong to the whole server: evenhand_owner, evenhand_migrator, evenhand_app,
+    /// evenhand_retention and evenhand_observer stay there.
     #[arg(long, value_name = "URL", conflicts_with_all = ["major", "no_download"])]
     database_url: Option<String>,
     /// Leave that database behind, to look around in it.
@@ -50,13 +51,13 @@ pub(crate) struct Args {
     /// Use only what is installed or was downloaded before; ask npm for nothing.
     #[arg(long)]
     no_download: bool,
-    /// How many workers there are at a time.
+    /// How many workers there are at a time, 3 to 8.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(3..=8))]
     workers: u32,
-    /// How many runs each worker works on at a time.
+    /// How many runs each worker works on at a time, 1 to 8.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=8))]
     concurrency: u32,
-    /// Kill a worker when this much of all runs is done, in percent.
+    /// Kill a worker when this much of all runs is done, 1 to 75 percent.
     #[arg(long, value_name = "PERCENT", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=75))]
     kill_after: u64,
     /// Print JSON: the same numbers, durations in milliseconds, shares in thousandths.

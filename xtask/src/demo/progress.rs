@@ -98,9 +98,11 @@ impl Live {
 
 fn bar(tenant: &TenantId, now: TenantProgress) -> String {
     let total = now.total.max(1);
-    let columns = |runs: u64| (runs * BAR_WIDTH).div_ceil(total).min(BAR_WIDTH);
-    let done = columns(now.done);
-    let running = columns(now.done + now.running) - done;
+    let done = (now.done * BAR_WIDTH / total).min(BAR_WIDTH);
+    let begun = ((now.done + now.running) * BAR_WIDTH)
+        .div_ceil(total)
+        .min(BAR_WIDTH);
+    let running = if now.running > 0 { begun - done } else { 0 };
     let part = |mark: &str, columns: u64| mark.repeat(usize::try_from(columns).unwrap_or(0));
     format!(
         "  {tenant:<12} [{}{}{}] {:>4} of {:<4} done, {} running\n",
@@ -143,6 +145,7 @@ mod tests {
             "#".repeat(15),
             ".".repeat(13)
         )));
+        assert!(bar(now(99, 0, 100)).contains(&format!("[{}.]", "#".repeat(29))));
         assert!(bar(now(100, 0, 100)).contains(&format!("[{}]", "#".repeat(30))));
         assert!(bar(now(0, 0, 0)).contains("0 of 0"));
     }

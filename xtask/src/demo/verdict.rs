@@ -363,8 +363,8 @@ fn kill(evidence: &Evidence, tenants: &[TenantMeasures]) -> Verdict {
     Verdict {
         promise: "kill",
         finding: format!(
-            "{} held {cost} runs, whose leases expired and which ran again; {lost} slots lost; {} took its place and \
-             made {replacement} attempts",
+            "attempts of {} that expired and ran again: {cost}; slots lost: {lost}; {} took its place and made \
+             {replacement} attempts",
             workers.killed, workers.replacement
         ),
         numbers: vec![

@@ -131,3 +131,17 @@ async fn pruning_a_batch_reads_no_more_of_a_long_history() {
     println!("buffers of pruning 500 of 2000 reservations: {small}, of 42000: {large}");
     assert!(large <= small * 2, "{small} {large}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_function_that_callers_use_allows_index_scans_only() {
+    let scene = Scene::start().await;
+    // These three read everything, or nothing that grows.
+    let others = scene
+        .number(
+            "SELECT count(*) FROM pg_proc AS p WHERE p.pronamespace = 'evenhand'::regnamespace AND p.prosecdef
+             AND p.proname NOT IN ('register_policy', 'runs', 'counts')
+             AND NOT coalesce(p.proconfig, '{}') @> ARRAY['enable_seqscan=off', 'enable_sort=off', 'jit=off']",
+        )
+        .await;
+    assert_eq!(others, 0);
+}
