@@ -272,6 +272,8 @@ BEGIN
         outcome := CASE WHEN v_best.contended THEN 'contended' ELSE 'idle' END;
     ELSE
         outcome := 'ran';
+        -- Read again under the lock, so that the attempts of a run were claimed in the order of their fences.
+        v_now := evenhand.clock();
         UPDATE evenhand.runs AS r SET state = 'running', attempt = r.attempt + 1, fence = r.fence + 1
         WHERE r.id = v_best.run_id RETURNING r.* INTO v_run;
         expires_at_us := evenhand.micros(v_now + p_lease_ms * interval '1 millisecond');

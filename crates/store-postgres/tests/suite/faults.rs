@@ -1,18 +1,9 @@
 //! Replies that never arrive, backends that die.
 
 use evenhand_store::{Claim, ReservationStore, RunQueue, RunState, StoreError, StoreErrorKind};
-use evenhand_store_postgres::{ConnectOptions, PostgresStore};
-use evenhand_testkit::postgres::{Cut, Proxy};
+use evenhand_testkit::postgres::Cut;
 
-use crate::scene::{Scene, run};
-
-async fn through_proxy(scene: &Scene) -> (Proxy, PostgresStore) {
-    let proxy = Proxy::start(&scene.database.url()).await.unwrap();
-    let store = PostgresStore::connect(ConnectOptions::parse(&proxy.url()).unwrap())
-        .await
-        .unwrap();
-    (proxy, store)
-}
+use crate::scene::{Scene, ran, run, through_proxy};
 
 fn assert_unknown<T: core::fmt::Debug>(answer: Result<T, StoreError>) {
     let error = answer.expect_err("the reply was cut");
@@ -84,11 +75,9 @@ async fn a_claim_whose_acknowledgement_was_lost_gives_the_same_run() {
         scene.number("SELECT count(*) FROM evenhand.leases").await,
         1
     );
-    let Claim::Ran(again) = store.claim(&scene.claim_request(sequence)).await.unwrap() else {
-        panic!("the claim was forgotten")
-    };
+    let again = ran(store.claim(&scene.claim_request(sequence)).await.unwrap());
     assert_eq!(again.lease.fence.get(), 1);
-    assert_eq!(scene.claim(sequence).await, Claim::Ran(again));
+    assert_eq!(scene.claim(sequence).await, Claim::Ran(Box::new(again)));
     assert_eq!(
         scene.number("SELECT count(*) FROM evenhand.attempts").await,
         1

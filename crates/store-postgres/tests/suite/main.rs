@@ -2,7 +2,6 @@
 #![expect(
     clippy::expect_used,
     clippy::unwrap_used,
-    clippy::missing_panics_doc,
     reason = "a test that cannot go on fails"
 )]
 

@@ -1,19 +1,9 @@
 //! What a call costs on the wire, counted between client and server.
 
 use evenhand_store::{Claim, ReservationStore, RunQueue};
-use evenhand_store_postgres::{ConnectOptions, PostgresStore};
-use evenhand_testkit::postgres::{MessageCounts, Proxy};
+use evenhand_testkit::postgres::MessageCounts;
 
-use crate::scene::{Scene, run};
-
-async fn through_proxy(scene: &Scene) -> (Proxy, PostgresStore) {
-    let proxy = Proxy::start(&scene.database.url()).await.unwrap();
-    let options = ConnectOptions::parse(&proxy.url())
-        .unwrap()
-        .connections_max(1);
-    let store = PostgresStore::connect(options).await.unwrap();
-    (proxy, store)
-}
+use crate::scene::{Scene, ran, run, through_proxy};
 
 fn assert_one_statement_in_one_round_trip(counts: &MessageCounts, calls: u64) {
     assert_eq!(counts.statements(), calls, "{counts:?}");
@@ -45,10 +35,7 @@ async fn claim_and_complete_are_one_statement_in_one_round_trip_each() {
             proxy.reset_counts();
         }
         if scene.policy.tenant_for_sequence(sequence).as_str() == "a" {
-            let Claim::Ran(claimed) = store.claim(&scene.claim_request(sequence)).await.unwrap()
-            else {
-                panic!("a ready run was not claimed")
-            };
+            let claimed = ran(store.claim(&scene.claim_request(sequence)).await.unwrap());
             store.complete(&claimed.lease).await.unwrap();
         } else {
             assert_eq!(

@@ -8,8 +8,8 @@ use evenhand_store::{
     Reservation, ReservationCount, ReservationId, ReservationStore, ReserveRequest, RunKind,
     RunQueue, StoreErrorKind, Timestamp, WorkerName,
 };
-use evenhand_store_postgres::PostgresStore;
-use evenhand_testkit::postgres::TestDatabase;
+use evenhand_store_postgres::{ConnectOptions, PostgresStore};
+use evenhand_testkit::postgres::{Proxy, TestDatabase};
 use sqlx::{AssertSqlSafe, Executor as _, PgConnection};
 
 /// A database with one registered shard, whose tenants are `a` with weight 3 and `b` with weight 1.
@@ -63,10 +63,7 @@ impl Scene {
         loop {
             let sequence = self.reserve(1).await.first_sequence;
             if self.policy.tenant_for_sequence(sequence).as_str() == tenant {
-                match self.claim(sequence).await {
-                    Claim::Ran(claimed) => return *claimed,
-                    other => panic!("the only run was not claimed: {other:?}"),
-                }
+                return ran(self.claim(sequence).await);
             }
         }
     }
@@ -86,6 +83,24 @@ impl Scene {
     pub(crate) async fn number(&self, sql: &str) -> i64 {
         number(&mut self.database.connect().await, sql).await
     }
+}
+
+/// The run that a claim got.
+pub(crate) fn ran(claim: Claim) -> ClaimedRun {
+    let Claim::Ran(claimed) = claim else {
+        panic!("a ready run was not claimed: {claim:?}")
+    };
+    *claimed
+}
+
+/// A store whose every byte goes through a proxy, on one connection.
+pub(crate) async fn through_proxy(scene: &Scene) -> (Proxy, PostgresStore) {
+    let proxy = Proxy::start(&scene.database.url()).await.expect("a proxy");
+    let options = ConnectOptions::parse(proxy.url())
+        .expect("a URL")
+        .connections_max(1);
+    let store = PostgresStore::connect(options).await.expect("a connection");
+    (proxy, store)
 }
 
 pub(crate) async fn number(connection: &mut PgConnection, sql: &str) -> i64 {

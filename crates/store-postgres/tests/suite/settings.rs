@@ -5,7 +5,7 @@ use evenhand_store_postgres::{ConnectOptions, PostgresStore, Transport};
 use evenhand_testkit::postgres::TestDatabase;
 use futures::future::join_all;
 
-use crate::scene::{Scene, policy, request, run};
+use crate::scene::{Scene, policy, ran, request, run};
 
 /// A store that logs in as a role with these defaults, on a migrated database.
 async fn store_as(
@@ -14,10 +14,14 @@ async fn store_as(
     transport: Transport,
 ) -> PostgresStore {
     let role = format!("{}_role", database.name());
-    let mut sql = format!("CREATE ROLE {role} LOGIN IN ROLE evenhand_app;");
-    for setting in defaults {
-        sql.push_str(&format!("ALTER ROLE {role} SET {setting};"));
-    }
+    let settings: Vec<String> = defaults
+        .iter()
+        .map(|setting| format!("ALTER ROLE {role} SET {setting};"))
+        .collect();
+    let sql = format!(
+        "CREATE ROLE {role} LOGIN IN ROLE evenhand_app; {}",
+        settings.concat()
+    );
     database.admin(&sql).await.unwrap();
     let url = database
         .url()
@@ -147,9 +151,7 @@ async fn commits_with(default: &str) -> Vec<String> {
         crate::scene::worker(),
         crate::scene::lease(),
     );
-    let evenhand_store::Claim::Ran(claimed) = store.claim(&claim).await.unwrap() else {
-        panic!("the run was not claimed")
-    };
+    let claimed = ran(store.claim(&claim).await.unwrap());
     store.complete(&claimed.lease).await.unwrap();
     let seen = sqlx::query_scalar("SELECT setting FROM public.seen")
         .fetch_all(&mut database.connect().await)

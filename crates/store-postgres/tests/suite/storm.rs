@@ -42,7 +42,7 @@ async fn cut_replies_and_two_crashes_leave_no_gap_and_lose_no_acknowledgement() 
     for (proxy, seed) in proxies.iter().zip(1..) {
         proxy.cut(Cut::reply().randomly(0.1, seed));
     }
-    let handles = join_all(proxies.iter().map(async |proxy| handle(&proxy.url()).await)).await;
+    let handles = join_all(proxies.iter().map(async |proxy| handle(proxy.url()).await)).await;
     let mut options = StormOptions::default();
     options.clients = 24;
     options.reservations_per_client = 60;
