@@ -63,5 +63,5 @@ pub use digest::{DigestError, PolicyDigest};
 pub use id::{
     ID_LENGTH_MAX, IdDefect, IdError, IdKind, PoolId, SchedulerShardId, TeamId, TenantId,
 };
-pub use policy::{CYCLE_LENGTH_MAX, PolicyError, TENANTS_MAX, WeightedFairnessPolicy};
+pub use policy::{CYCLE_LENGTH_MAX, CycleSlots, PolicyError, TENANTS_MAX, WeightedFairnessPolicy};
 pub use weight::{TenantFairnessWeight, WEIGHT_MAX, WeightError};

@@ -176,6 +176,7 @@ impl Cycle {
         };
         let positions = policy
             .cycle()
+            .iter()
             .map(position)
             .collect::<Result<_, _>>()
             .map_err(|_| {
