@@ -7,6 +7,7 @@ use evenhand_testkit::postgres::{FindError, FindOptions, Installation, Major, fi
 use serde_json::json;
 
 use crate::progress::Progress;
+use crate::table::aligned;
 use crate::{Outcome, Verdict, with_causes};
 
 /// Find PostgreSQL 15, 16, 17 and 18, downloading what is not installed.
@@ -82,25 +83,16 @@ fn entry((major, result): &Found) -> serde_json::Value {
 }
 
 fn table(found: &[Found]) -> String {
-    let mut rows = vec![["major", "version", "where it came from", "binaries"].map(str::to_owned)];
+    let head = ["major", "version", "where it came from", "binaries"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
     rows.extend(found.iter().map(|(major, result)| match result {
-        Ok(installation) => [
+        Ok(installation) => vec![
             major.to_string(),
             installation.version().to_owned(),
             installation.source().to_string(),
             installation.bin().display().to_string(),
         ],
-        Err(_) => [
-            major.to_string(),
-            "missing".to_owned(),
-            "-".to_owned(),
-            "-".to_owned(),
-        ],
+        Err(_) => vec![major.to_string(), "missing".to_owned()],
     }));
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let (major, version, source) = (width(0), width(1), width(2));
-    rows.iter()
-        .map(|[a, b, c, d]| format!("{a:major$}  {b:version$}  {c:source$}  {d}\n"))
-        .collect::<Vec<_>>()
-        .concat()
+    aligned(&rows)
 }
