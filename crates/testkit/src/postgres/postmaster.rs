@@ -23,6 +23,8 @@ for _ in 1 2 3 4 5 6 7 8 9 10; do
     kill -0 "$1" 2>/dev/null || break
     sleep 1
 done
+# Who was started with SIGQUIT ignored, as shells start what runs in the background, may still be there.
+kill -KILL "$1" 2>/dev/null
 rm -rf -- "$2"
 "#;
 
