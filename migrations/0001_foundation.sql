@@ -28,12 +28,15 @@ RETURN ('x' || lpad(left(p_id::text, 8) || substr(p_id::text, 10, 4), 16, '0')):
 -- A UUIDv7 whose 12 bits behind the milliseconds count on in 1/4096 ms (RFC 9562, 6.2, method 3), so that the ids of one
 -- call sort in the order of their ordinals.
 CREATE FUNCTION evenhand.new_id(p_time timestamptz, p_ordinal bigint) RETURNS uuid
-LANGUAGE sql VOLATILE
-BEGIN ATOMIC
-    SELECT (lpad(to_hex(t.ticks >> 12), 12, '0') || '7' || lpad(to_hex(t.ticks & 4095), 3, '0')
-            || right(replace(gen_random_uuid()::text, '-', ''), 16))::uuid
-    FROM (SELECT floor(extract(epoch FROM p_time) * 4096000)::bigint + p_ordinal AS ticks) AS t;
-END;
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    v_ticks bigint := floor(extract(epoch FROM p_time) * 4096000)::bigint + p_ordinal;
+BEGIN
+    RETURN (lpad(to_hex(v_ticks >> 12), 12, '0') || '7' || lpad(to_hex(v_ticks & 4095), 3, '0')
+            || right(replace(gen_random_uuid()::text, '-', ''), 16))::uuid;
+END
+$$;
 
 -- Locks first and looks second, which needs a new snapshot for each statement: only read committed gives that.
 CREATE FUNCTION evenhand.require_read_committed() RETURNS void
