@@ -1,9 +1,10 @@
 //! The claim takes exactly the run that the pure order puts first.
 
+use evenhand_store::{Claim, RunQueue, SequenceOutcome};
 use proptest::strategy::{Strategy as _, ValueTree as _};
-use sqlx::{AssertSqlSafe, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
-use crate::scene::{Scene, execute};
+use crate::scene::{Scene, execute, number, ran, run, wait_until};
 
 /// Fills the queue of tenant `a` with random runs around the present tick.
 async fn fill(connection: &mut PgConnection, seed: i32, runs: i32, ticks: i32) {
@@ -92,4 +93,39 @@ async fn the_walk_is_exact_with_other_scorings_too() {
             );
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_counts_as_claimed_from_when_it_was_locked() {
+    let scene = Scene::start().await;
+    // A first claim on this connection also compiles the function, which looks at the table.
+    scene.reserve(2).await;
+    assert_eq!(scene.claim(0).await, Claim::Idle);
+    scene.store.enqueue(&run("a")).await.unwrap();
+    // Holds the claim up after it has read the clock to see who is ready.
+    let mut holder = scene.database.connect().await;
+    let mut holding = holder.begin().await.unwrap();
+    execute(
+        &mut holding,
+        "LOCK TABLE evenhand.runs IN ACCESS EXCLUSIVE MODE",
+    )
+    .await;
+    let claiming = async { ran(scene.claim(1).await) };
+    let letting_go = async {
+        let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'evenhand.runs'::regclass";
+        wait_until("the claim waits", async || scene.number(waiting).await == 1).await;
+        let now = number(&mut holding, "SELECT evenhand.micros(evenhand.clock())").await;
+        holding.rollback().await.unwrap();
+        now
+    };
+    let (_, let_go_at) = tokio::join!(claiming, letting_go);
+    let records = scene
+        .store
+        .sequences(scene.policy.shard(), 1, 1)
+        .await
+        .unwrap();
+    let SequenceOutcome::Ran(attempt) = &records[0].outcome else {
+        panic!("the claim is not on record: {records:?}")
+    };
+    assert!(attempt.claimed_at.as_microsecond() >= let_go_at);
 }
