@@ -212,17 +212,7 @@ fn between(earlier: Timestamp, later: Timestamp) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(1_000_000 + second).unwrap()
-    }
-
-    fn wait(from: i64, until: Option<i64>) -> Wait {
-        Wait {
-            from: at(from),
-            until: until.map(at),
-        }
-    }
+    use crate::demo::readiness::seconds::{at, wait};
 
     #[test]
     fn the_lag_is_the_longest_wait_for_anybody_to_be_served() {

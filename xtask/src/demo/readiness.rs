@@ -131,20 +131,27 @@ fn later(time: Timestamp, by: Duration) -> Timestamp {
     time.saturating_add(by).unwrap_or(Timestamp::MAX)
 }
 
+/// Times and waits as tests write them, in seconds from one origin.
 #[cfg(test)]
-mod tests {
+pub(super) mod seconds {
     use super::*;
 
-    fn at(second: i64) -> Timestamp {
+    pub(in super::super) fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_000_000 + second).unwrap()
     }
 
-    fn wait(from: i64, until: Option<i64>) -> Wait {
+    pub(in super::super) fn wait(from: i64, until: Option<i64>) -> Wait {
         Wait {
             from: at(from),
             until: until.map(at),
         }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::seconds::{at, wait};
+    use super::*;
 
     #[test]
     fn the_least_number_of_waiting_runs_counts_both_ends() {
