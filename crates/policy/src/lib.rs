@@ -8,6 +8,8 @@
 //! * [`WeightedFairnessPolicy`] compiles weights into a cycle: each tenant's slots in every cycle
 //!   are its weight.
 //! * [`StarvationBound`] is read off the cycle as compiled, never estimated from a ratio.
+//! * [`TransitionBound`] is its like for a change of policy: from a tenant's last selection by the
+//!   old order to its first by the successor's.
 //! * [`WeightedFairnessPolicy::canonical_bytes`] and [`PolicyDigest`] are how two processes find
 //!   out whether they hold the same policy.
 //! * [`admission`] decides one round over tasks that compete for a capacity.
@@ -53,6 +55,7 @@ mod cycle;
 mod digest;
 mod id;
 mod policy;
+mod transition;
 mod weight;
 #[cfg(feature = "serde")]
 mod wire;
@@ -64,4 +67,5 @@ pub use id::{
     ID_LENGTH_MAX, IdDefect, IdError, IdKind, PoolId, SchedulerShardId, TeamId, TenantId,
 };
 pub use policy::{CYCLE_LENGTH_MAX, CycleSlots, PolicyError, TENANTS_MAX, WeightedFairnessPolicy};
+pub use transition::{TransitionBound, transition_bound, transition_bounds};
 pub use weight::{TenantFairnessWeight, WEIGHT_MAX, WeightError};

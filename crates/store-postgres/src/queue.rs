@@ -209,6 +209,7 @@ impl RunQueue for PostgresStore {
                     .collect::<Result<_, _>>();
                 Ok(ReadyTenants::new(
                     tenants.map_err(undecodable)?,
+                    None,
                     time(row.try_get("store_time_us")?)?,
                 ))
             })

@@ -5,7 +5,7 @@ use evenhand_policy::{PolicyDigest, SchedulerShardId, WeightedFairnessPolicy};
 use evenhand_store::{
     Cursor, PolicyRegistration, Registered, Reservation, ReservationCount, ReservationId,
     ReservationStore, ReserveRequest, RetentionReport, SchedulerFairnessRetentionPolicy,
-    StoreError, StoreErrorKind,
+    ShardStanding, StoreError, StoreErrorKind,
 };
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
@@ -43,6 +43,8 @@ impl ReservationStore for PostgresStore {
             .try_map(|row: PgRow| {
                 Ok(Registered::new(
                     row.try_get("created")?,
+                    ShardStanding::Active,
+                    Vec::new(),
                     time(row.try_get("store_time_us")?)?,
                 ))
             })

@@ -92,6 +92,7 @@ pub(crate) fn run(row: &PgRow) -> Result<Run, sqlx::Error> {
         "running" => RunState::Running,
         "done" => RunState::Done,
         "dead" => RunState::Dead,
+        "cancelled" => RunState::Cancelled,
         other => return Err(undecodable(format!("{other:?} is no state of a run"))),
     };
     run.attempt = unsigned(row.try_get::<i32, _>("attempt")?)?;
@@ -146,6 +147,7 @@ fn attempt(row: &PgRow) -> Result<AttemptRecord, sqlx::Error> {
         Some("failed") => Some(AttemptResult::Failed),
         Some("released") => Some(AttemptResult::Released),
         Some("expired") => Some(AttemptResult::Expired),
+        Some("cancelled") => Some(AttemptResult::Cancelled),
         Some(other) => return Err(undecodable(format!("{other:?} is no result of an attempt"))),
     };
     attempt.ended = result.zip(optional_time(row, "ended_at_us")?);

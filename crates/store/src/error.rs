@@ -23,6 +23,8 @@ pub enum StoreErrorKind {
     SequenceExhausted,
     /// The shard was retired in favour of another. Move to its successor.
     Retired,
+    /// The shard waits for the active one of its pool to be retired in its favour. Retire that one, or wait.
+    Pending,
     /// The store contradicts itself, so nothing was changed. An operator has to look.
     Corrupt,
     /// The lease was lost: another attempt owns the run, or the run has ended.
@@ -51,6 +53,7 @@ impl fmt::Display for StoreErrorKind {
             Self::ClockSkew => "clock skew",
             Self::SequenceExhausted => "sequence exhausted",
             Self::Retired => "retired",
+            Self::Pending => "pending",
             Self::Corrupt => "corrupt",
             Self::LeaseLost => "lease lost",
             Self::LimitReached => "limit reached",

@@ -5,13 +5,16 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use evenhand_policy::{SchedulerShardId, WeightedFairnessPolicy};
+use evenhand_policy::{PoolId, SchedulerShardId, WeightedFairnessPolicy};
 
 use crate::{
-    Claim, ClaimRequest, Cursor, Enqueued, Failure, FailureOutcome, Lease, LeaseDuration, NewRun,
-    PageSize, PolicyRegistration, ReadyTenants, RecoveryReport, Registered, Renewal, Reservation,
-    ReservationStore, ReserveRequest, RetentionReport, Run, RunCounts, RunFilter, RunId, RunPage,
-    RunQueue, SchedulerFairnessRetentionPolicy, SequenceRecord, StoreError,
+    Cancellation, Claim, ClaimRequest, Controlled, Cursor, Enqueued, Failure, FailureOutcome,
+    HistoryReport, HistoryRetentionPolicy, Lease, LeaseDuration, LimitSubject, NewRun, PageSize,
+    PolicyRegistration, ReadyTenants, RecoveryReport, Registered, Renewal, Reservation,
+    ReservationCount, ReservationStore, ReserveRequest, RetentionReport, Retirement, Round,
+    RoundRequest, Run, RunCounts, RunFilter, RunId, RunLimit, RunPage, RunQueue, RunsMax,
+    SchedulerFairnessRetentionPolicy, SequenceRecord, ShardStanding, StoreError, StoreHealth,
+    TenantHistory, TenantHistoryRequest, UnservedRuns, WaitRequest,
 };
 
 // Default bodies are forwarded too, so that a store's own, faster one is not lost behind a pointer.
@@ -25,6 +28,22 @@ macro_rules! forward {
 
             async fn load_policy(&self, shard: &SchedulerShardId) -> Result<WeightedFairnessPolicy, StoreError> {
                 (**self).load_policy(shard).await
+            }
+
+            async fn standing(&self, shard: &SchedulerShardId) -> Result<ShardStanding, StoreError> {
+                (**self).standing(shard).await
+            }
+
+            async fn active_policy(&self, pool: &PoolId) -> Result<WeightedFairnessPolicy, StoreError> {
+                (**self).active_policy(pool).await
+            }
+
+            async fn retire(
+                &self,
+                old: &SchedulerShardId,
+                new: &SchedulerShardId,
+            ) -> Result<Retirement, StoreError> {
+                (**self).retire(old, new).await
             }
 
             async fn reserve(&self, request: &ReserveRequest) -> Result<Reservation, StoreError> {
@@ -118,6 +137,74 @@ macro_rules! forward {
                 limit: u32,
             ) -> Result<Vec<SequenceRecord>, StoreError> {
                 (**self).sequences(shard, from_sequence, limit).await
+            }
+
+            fn round_length_max(&self) -> ReservationCount {
+                (**self).round_length_max()
+            }
+
+            async fn claim_round(&self, request: &RoundRequest) -> Result<Round, StoreError> {
+                (**self).claim_round(request).await
+            }
+
+            async fn lost_blocks(
+                &self,
+                shard: &SchedulerShardId,
+                older_than: Duration,
+                limit: u32,
+            ) -> Result<Vec<Reservation>, StoreError> {
+                (**self).lost_blocks(shard, older_than, limit).await
+            }
+
+            async fn wait_for_work(&self, request: &WaitRequest) -> Result<(), StoreError> {
+                (**self).wait_for_work(request).await
+            }
+
+            async fn tenant_history(
+                &self,
+                request: &TenantHistoryRequest,
+            ) -> Result<TenantHistory, StoreError> {
+                (**self).tenant_history(request).await
+            }
+
+            async fn cancel(&self, id: RunId) -> Result<Cancellation, StoreError> {
+                (**self).cancel(id).await
+            }
+
+            async fn requeue(&self, id: RunId) -> Result<Controlled, StoreError> {
+                (**self).requeue(id).await
+            }
+
+            async fn discard(&self, id: RunId) -> Result<Controlled, StoreError> {
+                (**self).discard(id).await
+            }
+
+            async fn set_limit(
+                &self,
+                pool: &PoolId,
+                subject: &LimitSubject,
+                runs_max: Option<RunsMax>,
+            ) -> Result<(), StoreError> {
+                (**self).set_limit(pool, subject, runs_max).await
+            }
+
+            async fn limits(&self, pool: &PoolId) -> Result<Vec<RunLimit>, StoreError> {
+                (**self).limits(pool).await
+            }
+
+            async fn unserved(&self) -> Result<Vec<UnservedRuns>, StoreError> {
+                (**self).unserved().await
+            }
+
+            async fn prune_history(
+                &self,
+                policy: HistoryRetentionPolicy,
+            ) -> Result<HistoryReport, StoreError> {
+                (**self).prune_history(policy).await
+            }
+
+            async fn health(&self, shard: &SchedulerShardId) -> Result<StoreHealth, StoreError> {
+                (**self).health(shard).await
             }
         }
     )+};

@@ -27,8 +27,12 @@
 //!    lives. Complete and fail, repeated with the same fence, succeed. A fence only grows. A stale fence changes nothing
 //!    and is answered with *lease lost*.
 
+mod control;
 mod error;
 mod forward;
+mod health;
+mod history;
+mod limit;
 #[cfg(feature = "memory")]
 pub mod memory;
 mod name;
@@ -36,12 +40,21 @@ mod registration;
 mod reservation;
 mod reservation_id;
 mod retention;
+mod round;
 mod run;
 mod run_queue;
 mod run_view;
+mod standing;
 
+pub use control::{Cancellation, Controlled};
 pub use error::{StoreError, StoreErrorKind};
+pub use health::{Backlog, StoreHealth};
+pub use history::{
+    HistoryReport, HistoryRetentionPolicy, TenantHistory, TenantHistoryRequest,
+    TenantHistorySummary, TenantTurn,
+};
 pub use jiff::Timestamp;
+pub use limit::{LimitSubject, RunLimit, RunsMax};
 pub use name::{IdempotencyKey, NameError, RunKind, WorkerName};
 pub use registration::{PolicyRegistration, PoolScoring, PoolScoringError, Registered};
 pub use reservation::{
@@ -50,15 +63,17 @@ pub use reservation::{
 };
 pub use reservation_id::{NotUuidV7, ReservationId, ReservationIdMint};
 pub use retention::{InvalidRetention, RetentionReport, SchedulerFairnessRetentionPolicy};
+pub use round::{Round, RoundLimits, RoundRequest};
 pub use run::{
     AttemptsMax, CostMicros, Fence, NewRun, Payload, PayloadError, ReadyAt, Run, RunId, RunState,
     RunTimeout, RunValueError,
 };
 pub use run_queue::{
     Claim, ClaimRequest, ClaimedRun, Enqueued, Failure, FailureOutcome, Lease, LeaseDuration,
-    ReadyTenants, RecoveryReport, Renewal, Retry, RunQueue,
+    ReadyTenants, RecoveryReport, Renewal, Retry, RunQueue, WaitRequest,
 };
 pub use run_view::{
     AttemptRecord, AttemptResult, PageSize, RunCounts, RunFilter, RunPage, SequenceOutcome,
     SequenceRecord,
 };
+pub use standing::{Retirement, ShardStanding, UnservedRuns};

@@ -20,7 +20,7 @@ use crate::{
     Claim, ClaimRequest, Cursor, Enqueued, Failure, FailureOutcome, Lease, LeaseDuration, NewRun,
     PageSize, PolicyRegistration, ReadyTenants, RecoveryReport, Registered, Renewal, Reservation,
     ReservationStore, ReserveRequest, RetentionReport, Run, RunCounts, RunFilter, RunId, RunPage,
-    RunQueue, SchedulerFairnessRetentionPolicy, SequenceRecord, StoreError,
+    RunQueue, SchedulerFairnessRetentionPolicy, SequenceRecord, ShardStanding, StoreError,
 };
 
 /// A store that keeps everything in memory and forgets it when its last handle is dropped.
@@ -127,7 +127,12 @@ impl ReservationStore for MemoryStore {
         if created {
             queue.rank_anew(*clock, &registration.pool, &registration.scoring);
         }
-        Ok(Registered::new(created, *clock))
+        Ok(Registered::new(
+            created,
+            ShardStanding::Active,
+            Vec::new(),
+            *clock,
+        ))
     }
 
     async fn load_policy(
@@ -190,7 +195,7 @@ impl RunQueue for MemoryStore {
         let served = ready
             .into_iter()
             .filter(|tenant| shard.policy().contains(tenant));
-        Ok(ReadyTenants::new(served.collect(), *clock))
+        Ok(ReadyTenants::new(served.collect(), None, *clock))
     }
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Claim, StoreError> {

@@ -6,6 +6,8 @@ use evenhand_policy::admission::{AdmissionPolicyError, Scoring};
 use evenhand_policy::{PoolId, WeightedFairnessPolicy};
 use jiff::Timestamp;
 
+use crate::{ShardStanding, UnservedRuns};
+
 /// How the runs of one pool are ranked, by every worker alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolScoring {
@@ -73,7 +75,7 @@ impl Default for PoolScoring {
 pub struct PolicyRegistration {
     /// The policy; it names its shard.
     pub policy: WeightedFairnessPolicy,
-    /// The pool that the shard serves. A pool is served by one shard.
+    /// The pool that the shard serves, at once if no shard does yet; else it waits for that one to be retired.
     pub pool: PoolId,
     /// How the pool's runs are ranked. The first registration of a pool decides; later ones must agree.
     pub scoring: PoolScoring,
@@ -105,20 +107,31 @@ impl PolicyRegistration {
 }
 
 /// The answer to a registration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Registered {
     /// Whether this call created the binding; `false` when it was there already.
     pub created: bool,
+    /// Where the shard is in its life.
+    pub standing: ShardStanding,
+    /// Queued runs in the shard's pool whose tenants the policy does not know: they would wait for ever under it.
+    pub unserved: Vec<UnservedRuns>,
     /// The store's clock.
     pub store_time: Timestamp,
 }
 
 impl Registered {
     /// An answer of a store.
-    pub fn new(created: bool, store_time: Timestamp) -> Self {
+    pub fn new(
+        created: bool,
+        standing: ShardStanding,
+        unserved: Vec<UnservedRuns>,
+        store_time: Timestamp,
+    ) -> Self {
         Self {
             created,
+            standing,
+            unserved,
             store_time,
         }
     }

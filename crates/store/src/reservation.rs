@@ -4,12 +4,12 @@ use core::num::NonZeroU32;
 use core::time::Duration;
 
 use async_trait::async_trait;
-use evenhand_policy::{PolicyDigest, SchedulerShardId, WeightedFairnessPolicy};
+use evenhand_policy::{PolicyDigest, PoolId, SchedulerShardId, WeightedFairnessPolicy};
 use jiff::Timestamp;
 
 use crate::registration::{PolicyRegistration, Registered};
 use crate::retention::{RetentionReport, SchedulerFairnessRetentionPolicy};
-use crate::{ReservationId, StoreError};
+use crate::{ReservationId, Retirement, ShardStanding, StoreError, StoreErrorKind};
 
 /// The last sequence of every shard, 2^63 - 1.
 pub const SEQUENCE_MAX: u64 = i64::MAX.unsigned_abs();
@@ -31,6 +31,12 @@ impl ReservationCount {
     pub const ONE: Self = Self(NonZeroU32::MIN);
     /// The longest block, 2^20 sequences.
     pub const MAX: Self = match NonZeroU32::new(1 << 20) {
+        Some(count) => Self(count),
+        None => Self::ONE,
+    };
+
+    /// What a round reserves at most where each of its sequences costs a claim: 64.
+    pub const ROUND_BY_CLAIMS: Self = match NonZeroU32::new(64) {
         Some(count) => Self(count),
         None => Self::ONE,
     };
@@ -163,10 +169,13 @@ impl Cursor {
 pub trait ReservationStore: Send + Sync {
     /// Binds a policy to its shard and the shard to its pool, for ever.
     ///
+    /// The first shard of a pool is active at once. A later one is *pending* until [`retire`](Self::retire) puts it in
+    /// the place of the active one; a store that cannot retire refuses it instead.
+    ///
     /// # Errors
     ///
-    /// *Policy conflict* when the shard is bound to another policy or pool, when the pool is served by another shard,
-    /// or when it was registered with another scoring. Nothing is changed then.
+    /// *Policy conflict* when the shard is bound to another policy or pool, or when the pool was registered with another
+    /// scoring. Nothing is changed then.
     async fn register_policy(
         &self,
         registration: &PolicyRegistration,
@@ -182,6 +191,45 @@ pub trait ReservationStore: Send + Sync {
         shard: &SchedulerShardId,
     ) -> Result<WeightedFairnessPolicy, StoreError>;
 
+    /// Where the shard is in its life.
+    ///
+    /// # Errors
+    ///
+    /// *Policy not found*. A store that cannot [`retire`](Self::retire) calls every registered shard active.
+    async fn standing(&self, shard: &SchedulerShardId) -> Result<ShardStanding, StoreError> {
+        self.load_policy(shard).await?;
+        Ok(ShardStanding::Active)
+    }
+
+    /// The policy of the pool's active shard.
+    ///
+    /// # Errors
+    ///
+    /// *Policy not found* when the pool has none; *corrupt*; *unsupported* where shards are never retired.
+    async fn active_policy(&self, pool: &PoolId) -> Result<WeightedFairnessPolicy, StoreError> {
+        let _ = pool;
+        Err(unsupported("shards are never retired in this store"))
+    }
+
+    /// Puts the pending shard `new` in the place of the active shard `old` of the same pool, once and for ever.
+    ///
+    /// From then on new ids and claims on `old` are refused as *retired*; ids that it knows and sequences that were
+    /// claimed before are answered as ever. The order of `new` begins at sequence 0. Asked again, it answers the same.
+    ///
+    /// # Errors
+    ///
+    /// *Policy not found* when either shard is not registered; *policy conflict* when they serve different pools, when
+    /// `old` is not active and was not retired in favour of `new`, or when `new` is not pending; *unsupported*. Nothing
+    /// is changed then.
+    async fn retire(
+        &self,
+        old: &SchedulerShardId,
+        new: &SchedulerShardId,
+    ) -> Result<Retirement, StoreError> {
+        let _ = (old, new);
+        Err(unsupported("shards are never retired in this store"))
+    }
+
     /// Takes the next sequences of the shard; the same id always returns the same ones.
     ///
     /// The order inside the call is part of the contract: lock the shard, look up the id, read the mark, read the
@@ -191,7 +239,7 @@ pub trait ReservationStore: Send + Sync {
     ///
     /// *Policy not found*, *policy conflict* (another digest or cycle length than registered), *reservation conflict*
     /// (the id is known with another count or under another shard), *expired*, *clock skew*, *sequence exhausted*,
-    /// *retired*, *corrupt*, *unavailable*. All consume nothing. *Outcome unknown* may have consumed the sequences: send
+    /// *retired*, *pending*, *corrupt*, *unavailable*. All consume nothing. *Outcome unknown* may have consumed the sequences: send
     /// the same request again.
     async fn reserve(&self, request: &ReserveRequest) -> Result<Reservation, StoreError>;
 
@@ -226,4 +274,8 @@ pub trait ReservationStore: Send + Sync {
         &self,
         policy: SchedulerFairnessRetentionPolicy,
     ) -> Result<RetentionReport, StoreError>;
+}
+
+fn unsupported(message: &'static str) -> StoreError {
+    StoreError::new(StoreErrorKind::Unsupported, message)
 }

@@ -67,6 +67,9 @@ pub enum RunValueError {
     /// The lease is outside its bounds.
     #[error("a lease is 1 second to 1 hour, not {0:?}")]
     Lease(Duration),
+    /// The limit is above the highest one.
+    #[error("a limit is at most {most} runs at once, not {0}", most = crate::RunsMax::MAX)]
+    RunsMax(u32),
 }
 
 /// How many attempts a run has before it is dead: 1 to 1,000, 20 by default.
@@ -317,6 +320,8 @@ pub enum RunState {
     Done,
     /// Out of attempts, or given up: the dead letter.
     Dead,
+    /// Cancelled before it was done.
+    Cancelled,
 }
 
 impl RunState {
@@ -327,6 +332,7 @@ impl RunState {
             Self::Running => "running",
             Self::Done => "done",
             Self::Dead => "dead",
+            Self::Cancelled => "cancelled",
         }
     }
 }
@@ -349,7 +355,7 @@ pub struct Run {
     pub fence: Fence,
     /// When it was enqueued.
     pub enqueued_at: Timestamp,
-    /// When it ended as done or dead.
+    /// When it ended as done, dead or cancelled.
     pub finished_at: Option<Timestamp>,
     /// What its newest failed attempt said, at most [`Failure::ERROR_MAX`](crate::Failure::ERROR_MAX) bytes.
     pub last_error: Option<String>,

@@ -3,12 +3,15 @@
 use core::time::Duration;
 
 use async_trait::async_trait;
-use evenhand_policy::{SchedulerShardId, TenantId, WeightedFairnessPolicy};
+use evenhand_policy::{PoolId, SchedulerShardId, TenantId, WeightedFairnessPolicy};
 use jiff::Timestamp;
 
+use crate::round::one_by_one;
 use crate::{
-    Fence, NewRun, PageSize, Run, RunCounts, RunFilter, RunId, RunPage, RunValueError,
-    SequenceRecord, StoreError, StoreErrorKind, WorkerName,
+    Cancellation, Controlled, Fence, HistoryReport, HistoryRetentionPolicy, LimitSubject, NewRun,
+    PageSize, Reservation, ReservationCount, Round, RoundRequest, Run, RunCounts, RunFilter, RunId,
+    RunLimit, RunPage, RunValueError, RunsMax, SequenceRecord, StoreError, StoreErrorKind,
+    StoreHealth, TenantHistory, TenantHistoryRequest, UnservedRuns, WorkerName,
 };
 
 /// The answer to an enqueue.
@@ -171,6 +174,8 @@ pub enum Claim {
 pub enum Renewal {
     /// The lease now ends at this time of the store's clock.
     Renewed(Timestamp),
+    /// The lease now ends at this time, but somebody cancelled the run: let the handler come to an end.
+    StopRequested(Timestamp),
     /// The fence is stale: stop working on the run.
     Lost,
 }
@@ -222,6 +227,8 @@ pub enum FailureOutcome {
     Requeued(Timestamp),
     /// It is in the dead letter.
     Dead,
+    /// Somebody had cancelled it, so it is not tried again.
+    Cancelled,
 }
 
 /// Which tenants have ready runs.
@@ -230,16 +237,46 @@ pub enum FailureOutcome {
 pub struct ReadyTenants {
     /// The tenants of the shard's policy that have at least one ready run, in bytewise order.
     pub tenants: Vec<TenantId>,
+    /// When the next run of a tenant becomes ready that has none now, if any is queued.
+    pub next_ready_at: Option<Timestamp>,
     /// The store's clock.
     pub store_time: Timestamp,
 }
 
 impl ReadyTenants {
     /// An answer of a store.
-    pub fn new(tenants: Vec<TenantId>, store_time: Timestamp) -> Self {
+    pub fn new(
+        tenants: Vec<TenantId>,
+        next_ready_at: Option<Timestamp>,
+        store_time: Timestamp,
+    ) -> Self {
         Self {
             tenants,
+            next_ready_at,
             store_time,
+        }
+    }
+}
+
+/// Asks to be woken when there is something to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WaitRequest {
+    /// The shard whose tenants were found idle.
+    pub shard: SchedulerShardId,
+    /// Who waits.
+    pub worker: WorkerName,
+    /// How long to wait at most.
+    pub longest: Duration,
+}
+
+impl WaitRequest {
+    /// Waits for a ready run of a tenant of `shard`, for `longest` at most.
+    pub fn new(shard: SchedulerShardId, worker: WorkerName, longest: Duration) -> Self {
+        Self {
+            shard,
+            worker,
+            longest,
         }
     }
 }
@@ -309,9 +346,67 @@ pub trait RunQueue: Send + Sync {
     ///
     /// # Errors
     ///
-    /// *Policy not found*; *invalid* when the sequence is not reserved, when the cycle names another tenant for it, or
-    /// when its failure is on record; *lease lost* when the run that it claimed has ended or moved on since.
+    /// *Policy not found*; *retired*; *invalid* when the sequence is not reserved, when the cycle names another tenant
+    /// for it, or when its failure is on record; *lease lost* when the run that it claimed has ended or moved on since.
     async fn claim(&self, request: &ClaimRequest) -> Result<Claim, StoreError>;
+
+    /// The longest block that is worth reserving for one [`claim_round`](Self::claim_round): 64 sequences where each of
+    /// them costs a claim.
+    fn round_length_max(&self) -> ReservationCount {
+        ReservationCount::ROUND_BY_CLAIMS
+    }
+
+    /// Claims against all sequences of one reservation in order, and records how each of them ended.
+    ///
+    /// The answer is as if each sequence had been claimed against by itself at one moment, except that at most
+    /// `runs_max` runs are claimed, and none that the limits of the round defer. Among the ready runs of the block's
+    /// tenants the choice is that of [`admit_within`](evenhand_policy::admission::admit_within): each tenant's window and
+    /// forced allowance are the number of slots that the block gave it, as far as runs and permits suffice; its
+    /// candidates are its best 64 runs beyond that window. A tenant's admitted runs take its sequences in the order of
+    /// their scores. Its further sequences are *contended* while it has a ready run left, and *idle* otherwise.
+    ///
+    /// Asked again, it answers the same, also for sequences that were claimed against singly: runs that the same worker
+    /// claimed, while their leases live, are claimed still; all others have *moved on*. So a block whose worker is gone
+    /// can be settled by any other, and no run is given to two.
+    ///
+    /// # Errors
+    ///
+    /// *Policy not found*; *retired* when any sequence is left to be settled; *invalid* when there is no such
+    /// reservation; *unsupported* for limits of a round in a store that claims one sequence at a time, which is what the
+    /// default body does.
+    async fn claim_round(&self, request: &RoundRequest) -> Result<Round, StoreError> {
+        one_by_one(self, request).await
+    }
+
+    /// The reservations of the shard, oldest first and at most `limit`, that were made more than `older_than` ago and
+    /// have a sequence whose end is not on record: their workers are gone. Settle each with
+    /// [`claim_round`](Self::claim_round).
+    ///
+    /// A retired shard has none: what was lost in it stays so.
+    ///
+    /// # Errors
+    ///
+    /// *Policy not found*; *unsupported*.
+    async fn lost_blocks(
+        &self,
+        shard: &SchedulerShardId,
+        older_than: Duration,
+        limit: u32,
+    ) -> Result<Vec<Reservation>, StoreError> {
+        let _ = (shard, older_than, limit);
+        Err(unsupported("this store does not look for lost blocks"))
+    }
+
+    /// Waits until a run of one of the shard's tenants may have become ready, or until the longest wait is over. It may
+    /// return early for no reason: look again.
+    ///
+    /// # Errors
+    ///
+    /// *Unsupported* where nobody is woken: wait by other means, and then look. *Policy not found*, *unavailable*.
+    async fn wait_for_work(&self, request: &WaitRequest) -> Result<(), StoreError> {
+        let _ = request;
+        Err(unsupported("this store wakes nobody"))
+    }
 
     /// Records that looking at the sequence's tenant failed, so that nothing will be claimed against it.
     ///
@@ -411,4 +506,112 @@ pub trait RunQueue: Send + Sync {
         from_sequence: u64,
         limit: u32,
     ) -> Result<Vec<SequenceRecord>, StoreError>;
+
+    /// A tenant's turns in a period, and how each ended: the answer to "why did this tenant wait?".
+    ///
+    /// # Errors
+    ///
+    /// *Policy not found*; *invalid* when the shard's policy does not know the tenant; *unsupported*.
+    async fn tenant_history(
+        &self,
+        request: &TenantHistoryRequest,
+    ) -> Result<TenantHistory, StoreError> {
+        let _ = request;
+        Err(unsupported("this store keeps no history by tenant"))
+    }
+
+    /// Cancels a run: at once if it is queued, as soon as its worker can be told if it is running.
+    ///
+    /// # Errors
+    ///
+    /// *Unsupported*, *unavailable*, *outcome unknown*.
+    async fn cancel(&self, id: RunId) -> Result<Cancellation, StoreError> {
+        let _ = id;
+        Err(unsupported("this store cancels no runs"))
+    }
+
+    /// Queues a dead or cancelled run again, ready at once, with all its attempts. Its fence goes on growing.
+    ///
+    /// # Errors
+    ///
+    /// *Unsupported*, *unavailable*, *outcome unknown*.
+    async fn requeue(&self, id: RunId) -> Result<Controlled, StoreError> {
+        let _ = id;
+        Err(unsupported("this store queues no runs again"))
+    }
+
+    /// Deletes a dead or cancelled run, and with it the hold on its idempotency key.
+    ///
+    /// # Errors
+    ///
+    /// *Unsupported*, *unavailable*, *outcome unknown*.
+    async fn discard(&self, id: RunId) -> Result<Controlled, StoreError> {
+        let _ = id;
+        Err(unsupported("this store discards no runs"))
+    }
+
+    /// Limits how many runs of a tenant or team of the pool are running at once, across all workers; `None` lifts the
+    /// limit. Runs over a lowered limit go on, and nothing is claimed until they are below it.
+    ///
+    /// # Errors
+    ///
+    /// *Unsupported*, *unavailable*, *outcome unknown*.
+    async fn set_limit(
+        &self,
+        pool: &PoolId,
+        subject: &LimitSubject,
+        runs_max: Option<RunsMax>,
+    ) -> Result<(), StoreError> {
+        let _ = (pool, subject, runs_max);
+        Err(unsupported("this store limits nobody"))
+    }
+
+    /// The limits of a pool, tenants before teams, each by name.
+    ///
+    /// # Errors
+    ///
+    /// *Unavailable*.
+    async fn limits(&self, pool: &PoolId) -> Result<Vec<RunLimit>, StoreError> {
+        let _ = pool;
+        Ok(Vec::new())
+    }
+
+    /// Queued runs that no active shard serves: their pool has none, or its policy does not know their tenant.
+    ///
+    /// # Errors
+    ///
+    /// *Unsupported*, *unavailable*.
+    async fn unserved(&self) -> Result<Vec<UnservedRuns>, StoreError> {
+        Err(unsupported("this store does not tell who is not served"))
+    }
+
+    /// Deletes one batch of outcomes, attempts and ended runs that are older than their windows.
+    ///
+    /// An outcome or attempt whose reservation is still on record stays, and so does an attempt that has not ended. Call
+    /// again while the report says that more is left.
+    ///
+    /// # Errors
+    ///
+    /// *Unsupported*, *unavailable*, *outcome unknown*.
+    async fn prune_history(
+        &self,
+        policy: HistoryRetentionPolicy,
+    ) -> Result<HistoryReport, StoreError> {
+        let _ = policy;
+        Err(unsupported("this store keeps everything"))
+    }
+
+    /// What to watch: backlogs, evidence, and the server behind the store.
+    ///
+    /// # Errors
+    ///
+    /// *Policy not found*; *unsupported*.
+    async fn health(&self, shard: &SchedulerShardId) -> Result<StoreHealth, StoreError> {
+        let _ = shard;
+        Err(unsupported("this store does not tell how it is"))
+    }
+}
+
+fn unsupported(message: &'static str) -> StoreError {
+    StoreError::new(StoreErrorKind::Unsupported, message)
 }

@@ -90,6 +90,8 @@ pub struct RunCounts {
     pub done: u64,
     /// In the dead letter.
     pub dead: u64,
+    /// Cancelled and still kept.
+    pub cancelled: u64,
 }
 
 impl RunCounts {
@@ -102,6 +104,7 @@ impl RunCounts {
             running: 0,
             done: 0,
             dead: 0,
+            cancelled: 0,
         }
     }
 }
@@ -197,6 +200,8 @@ pub enum AttemptResult {
     Released,
     /// The lease expired and the run was recovered.
     Expired,
+    /// The attempt ended, without being done, after its run was cancelled.
+    Cancelled,
 }
 
 impl AttemptResult {
@@ -207,6 +212,7 @@ impl AttemptResult {
             Self::Failed => "failed",
             Self::Released => "released",
             Self::Expired => "expired",
+            Self::Cancelled => "cancelled",
         }
     }
 }

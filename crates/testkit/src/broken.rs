@@ -17,8 +17,8 @@ use evenhand_store::{
     Claim, ClaimRequest, Cursor, Enqueued, Failure, FailureOutcome, Lease, LeaseDuration, NewRun,
     PageSize, PolicyRegistration, ReadyTenants, RecoveryReport, Registered, Renewal, Reservation,
     ReservationStore, ReserveRequest, RetentionReport, Run, RunCounts, RunFilter, RunId, RunPage,
-    RunQueue, RunState, SchedulerFairnessRetentionPolicy, SequenceRecord, StoreError,
-    StoreErrorKind, Timestamp,
+    RunQueue, RunState, SchedulerFairnessRetentionPolicy, SequenceRecord, ShardStanding,
+    StoreError, StoreErrorKind, Timestamp,
 };
 
 use self::ledger::Ledger;
@@ -156,7 +156,12 @@ impl ReservationStore for BrokenStore {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
             overwritten.insert(policy.shard().clone(), policy.clone());
-            return Ok(Registered::new(true, self.memory.clock()));
+            return Ok(Registered::new(
+                true,
+                ShardStanding::Active,
+                Vec::new(),
+                self.memory.clock(),
+            ));
         }
         answer
     }

@@ -6,7 +6,8 @@ use core::cmp::Reverse;
 use core::fmt;
 
 use super::share::max_deviation;
-use super::{AdmissionPolicy, FairnessReport, Score, Share, Task, TaskId};
+use super::windows::TenantWindow;
+use super::{AdmissionPolicy, FairnessReport, Score, Share, Task, TaskId, Windows};
 use crate::{TeamId, TenantId};
 
 /// Decides one round: which of `tasks` start now, within `capacity_micros`.
@@ -27,15 +28,71 @@ pub fn admit<'a>(
     tasks: impl IntoIterator<Item = &'a Task>,
     capacity_micros: u64,
 ) -> Result<Round, AdmissionError> {
+    admit_within(policy, &Windows::default(), tasks, capacity_micros)
+}
+
+/// Decides one round as [`admit`] does, with windows of their own for the tenants and teams that
+/// `windows` names; all others have the policy's.
+///
+/// The ranking, the checks, their order and the reasons are the same.
+///
+/// # Errors
+///
+/// [`AdmissionError::DuplicateTask`] if two tasks have the same id.
+///
+/// # Examples
+///
+/// A round over a block of three sequences, in which tenant `a` has two slots and `b` one:
+///
+/// ```
+/// # use evenhand_policy::TeamId;
+/// use evenhand_policy::TenantId;
+/// use evenhand_policy::admission::{AdmissionPolicy, DeferralReason, Windows, admit_within};
+/// # use evenhand_policy::admission::{BasePriority, Task, TaskId, ValueClass};
+///
+/// # fn main() -> Result<(), Box<dyn core::error::Error>> {
+/// # let task = |id: &str, tenant: &str| -> Result<Task, Box<dyn core::error::Error>> {
+/// #     Ok(Task {
+/// #         task_id: TaskId::try_from(id)?,
+/// #         tenant_id: TenantId::try_from(tenant)?,
+/// #         team_id: TeamId::try_from(tenant)?,
+/// #         value: ValueClass::Standard,
+/// #         base_priority: BasePriority::MIN,
+/// #         wait_ticks: 20,
+/// #         cost_micros: 0,
+/// #     })
+/// # };
+/// // All of them have waited for so long that they are forced.
+/// let tasks = [task("a1", "a")?, task("a2", "a")?, task("b1", "b")?, task("b2", "b")?];
+/// let windows = Windows::default()
+///     .with_tenant(TenantId::try_from("a")?, 2, 2)
+///     .with_tenant(TenantId::try_from("b")?, 1, 1);
+/// let round = admit_within(&AdmissionPolicy::default(), &windows, &tasks, 0)?;
+/// assert_eq!(round.admitted().len(), 3);
+/// let deferred = &round.deferred()[0];
+/// assert_eq!(deferred.task_id().as_str(), "b2");
+/// assert_eq!(deferred.reason(), DeferralReason::ForcedAllowance);
+/// # Ok(())
+/// # }
+/// ```
+pub fn admit_within<'a>(
+    policy: &AdmissionPolicy,
+    windows: &Windows,
+    tasks: impl IntoIterator<Item = &'a Task>,
+    capacity_micros: u64,
+) -> Result<Round, AdmissionError> {
     let ranking = rank(policy, tasks)?;
     let mut round = Round {
         capacity_left_micros: capacity_micros,
         ..Round::default()
     };
-    let mut forced_admitted = BTreeMap::new();
+    let mut forced_by_tenant = BTreeMap::new();
     for (task, ranked) in ranking {
-        let forced = forced_admitted.entry(&task.tenant_id).or_insert(0_u32);
-        if let Some(reason) = round.deferral(policy, task, ranked.forced.then_some(*forced)) {
+        let forced = forced_by_tenant.entry(&task.tenant_id).or_insert(0_u32);
+        let tenant_window = windows.of_tenant(policy, &task.tenant_id);
+        let team_window = windows.of_team(policy, &task.team_id);
+        let forced_admitted = ranked.forced.then_some(*forced);
+        if let Some(reason) = round.deferral(task, forced_admitted, tenant_window, team_window) {
             round.deferred.push(DeferredTask {
                 task_id: task.task_id.clone(),
                 reason,
@@ -227,17 +284,18 @@ impl Round {
     /// tenant were admitted so far, given only if the task is forced itself.
     fn deferral(
         &self,
-        policy: &AdmissionPolicy,
         task: &Task,
         forced_admitted: Option<u32>,
+        tenant_window: TenantWindow,
+        team_window: u32,
     ) -> Option<DeferralReason> {
         let tenant_admitted = self.by_tenant.get(&task.tenant_id).map_or(0, Share::count);
         let team_admitted = self.by_team.get(&task.team_id).map_or(0, Share::count);
-        if forced_admitted.is_some_and(|admitted| admitted >= policy.max_forced_per_tenant()) {
+        if forced_admitted.is_some_and(|admitted| admitted >= tenant_window.forced) {
             Some(DeferralReason::ForcedAllowance)
-        } else if tenant_admitted >= policy.per_tenant_window() {
+        } else if tenant_admitted >= tenant_window.tasks {
             Some(DeferralReason::TenantWindow)
-        } else if team_admitted >= policy.per_team_window() {
+        } else if team_admitted >= team_window {
             Some(DeferralReason::TeamWindow)
         } else if task.cost_micros > self.capacity_left_micros {
             Some(DeferralReason::Capacity)

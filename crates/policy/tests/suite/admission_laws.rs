@@ -3,116 +3,10 @@
 use core::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use evenhand_policy::admission::{
-    AdmissionOptions, AdmissionPolicy, BasePriority, DeferralReason, RankedTask, Round,
-    ScoringOptions, Share, Task, TaskId, TenantFairness, ValueClass, admit,
-};
-use evenhand_policy::{TeamId, TenantId};
-use proptest::collection::btree_map;
+use evenhand_policy::admission::{RankedTask, Share, Task, TaskId, TenantFairness, admit};
 use proptest::prelude::*;
-use proptest::sample::select;
 
-fn any_task_but_its_id()
--> impl Strategy<Value = (&'static str, &'static str, ValueClass, u32, u64, u64)> {
-    (
-        select(vec!["a", "b", "c", "d"]),
-        select(vec!["x", "y", "z"]),
-        select(ValueClass::ALL.to_vec()),
-        0..=100_u32,
-        prop_oneof![9 => 0..20_u64, 1 => any::<u64>()],
-        prop_oneof![9 => 0..400_u64, 1 => any::<u64>()],
-    )
-}
-
-fn any_tasks() -> impl Strategy<Value = Vec<Task>> {
-    let tasks = btree_map("[A-Za-z0-9]{1,3}", any_task_but_its_id(), 0..30);
-    let task = |(id, (tenant, team, value, priority, wait_ticks, cost_micros)): (String, _)| Task {
-        task_id: TaskId::try_from(id).expect("well-formed"),
-        tenant_id: TenantId::try_from(tenant).expect("well-formed"),
-        team_id: TeamId::try_from(team).expect("well-formed"),
-        value,
-        base_priority: BasePriority::new(priority).expect("0 to 100"),
-        wait_ticks,
-        cost_micros,
-    };
-    tasks
-        .prop_map(move |tasks| tasks.into_iter().map(task).collect::<Vec<_>>())
-        .prop_shuffle()
-}
-
-fn any_policy() -> impl Strategy<Value = AdmissionPolicy> {
-    let scoring = (0..60_u32, 0..20_u32, 0..20_u32);
-    let windows = (0..6_u32, 0..6_u32, 0..3_u32);
-    (scoring, windows).prop_map(|(scoring, windows)| {
-        let (aging_per_tick, max_aging_ticks, starvation_ticks) = scoring;
-        let (per_tenant_window, per_team_window, max_forced_per_tenant) = windows;
-        let scoring = ScoringOptions {
-            aging_per_tick,
-            max_aging_ticks,
-            starvation_ticks,
-            ..ScoringOptions::default()
-        };
-        let options = AdmissionOptions {
-            scoring,
-            per_tenant_window,
-            per_team_window,
-            max_forced_per_tenant,
-        };
-        AdmissionPolicy::new(options).expect("the default weights are far enough apart")
-    })
-}
-
-fn any_capacity() -> impl Strategy<Value = u64> {
-    prop_oneof![0..3000_u64, any::<u64>()]
-}
-
-/// What must happen to `task`, given only what was admitted before it.
-fn verdict(
-    policy: &AdmissionPolicy,
-    capacity: u64,
-    before: &[&Task],
-    task: &Task,
-) -> Option<DeferralReason> {
-    let forced = |task: &Task| task.wait_ticks >= u64::from(policy.scoring().starvation_ticks());
-    let of_tenant = |other: &&&Task| other.tenant_id == task.tenant_id;
-    let count = |matching: usize| u32::try_from(matching).expect("few tasks");
-    let tenant = count(before.iter().filter(of_tenant).count());
-    let tenant_forced = count(
-        before
-            .iter()
-            .filter(of_tenant)
-            .filter(|other| forced(other))
-            .count(),
-    );
-    let team = count(
-        before
-            .iter()
-            .filter(|other| other.team_id == task.team_id)
-            .count(),
-    );
-    let spent: u128 = before
-        .iter()
-        .map(|other| u128::from(other.cost_micros))
-        .sum();
-    let checks = [
-        (
-            forced(task) && tenant_forced >= policy.max_forced_per_tenant(),
-            DeferralReason::ForcedAllowance,
-        ),
-        (
-            tenant >= policy.per_tenant_window(),
-            DeferralReason::TenantWindow,
-        ),
-        (team >= policy.per_team_window(), DeferralReason::TeamWindow),
-        (
-            spent + u128::from(task.cost_micros) > u128::from(capacity),
-            DeferralReason::Capacity,
-        ),
-    ];
-    checks
-        .into_iter()
-        .find_map(|(applies, reason)| applies.then_some(reason))
-}
+use crate::rounds::{OwnWindows, admitted, any_capacity, any_policy, any_tasks, find, verdict};
 
 fn micros_by<'a, Id: Ord>(
     admitted: &[&'a Task],
@@ -133,17 +27,6 @@ fn amounts<Id: Ord>(shares: &BTreeMap<Id, Share>) -> BTreeMap<&Id, (u32, u64)> {
         .iter()
         .map(|(id, share)| (id, amount(share)))
         .collect()
-}
-
-fn find<'a>(tasks: &'a [Task], id: &TaskId) -> &'a Task {
-    tasks
-        .iter()
-        .find(|task| task.task_id == *id)
-        .expect("a round speaks of its tasks")
-}
-
-fn admitted<'a>(round: &Round, tasks: &'a [Task]) -> Vec<&'a Task> {
-    round.admitted().iter().map(|id| find(tasks, id)).collect()
 }
 
 proptest! {
@@ -188,7 +71,7 @@ proptest! {
         let mut deferred = Vec::new();
         for entry in round.ranked() {
             let task = find(&tasks, entry.task_id());
-            match verdict(&policy, capacity, &before, task) {
+            match verdict(&policy, &OwnWindows::default(), capacity, &before, task) {
                 None => before.push(task),
                 Some(reason) => deferred.push((&task.task_id, reason)),
             }

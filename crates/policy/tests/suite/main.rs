@@ -7,9 +7,12 @@
 
 mod admission_laws;
 mod admission_limits;
+mod admission_windows;
 mod canonical;
 mod cycle_laws;
 mod examples;
 mod limits;
+mod rounds;
 mod support;
+mod transition;
 mod wire;

@@ -189,6 +189,7 @@ impl Queue {
                 RunState::Running => counts.running += 1,
                 RunState::Done => counts.done += 1,
                 RunState::Dead => counts.dead += 1,
+                RunState::Cancelled => counts.cancelled += 1,
             }
         }
         counts.into_values().collect()
