@@ -19,18 +19,26 @@ const SCHEDULER: &str = "evenhand-scheduler";
 const STORE_POSTGRES: &str = "evenhand-store-postgres";
 const TESTKIT: &str = "evenhand-testkit";
 const XTASK: &str = "xtask";
+const AXUM_SERVICE: &str = "axum-service";
+const FAIRNESS_CLASSES: &str = "fairness-classes";
+const FILE_STORE: &str = "file-store";
+const FOREIGN_QUEUE: &str = "foreign-queue";
 const SQLX: &str = "sqlx";
 const TOKIO: &str = "tokio";
 
 /// Each package and which of ours it may build on, from the bottom up. `store-postgres` and `scheduler` do not see each
-/// other.
-const LAYERS: [(&str, &[&str]); 6] = [
+/// other. The examples stand where their readers stand: on the library crates, and with PostgreSQL only where they need it.
+const LAYERS: [(&str, &[&str]); 10] = [
     (POLICY, &[]),
     (STORE, &[POLICY]),
     (SCHEDULER, &[POLICY, STORE]),
     (STORE_POSTGRES, &[POLICY, STORE]),
     (TESTKIT, &[POLICY, STORE, SCHEDULER, STORE_POSTGRES]),
     (XTASK, &[POLICY, STORE, SCHEDULER, STORE_POSTGRES, TESTKIT]),
+    (AXUM_SERVICE, &[POLICY, STORE, SCHEDULER, STORE_POSTGRES]),
+    (FAIRNESS_CLASSES, &[POLICY, STORE, SCHEDULER]),
+    (FILE_STORE, &[POLICY, STORE, SCHEDULER]),
+    (FOREIGN_QUEUE, &[POLICY, STORE, SCHEDULER, STORE_POSTGRES]),
 ];
 
 /// What the tests of every package may use beside what the package itself may.
@@ -38,8 +46,23 @@ const FOR_TESTS: &str = TESTKIT;
 
 /// Crates of others that only these packages may depend on outside of their tests.
 const CONFINED: [(&str, &[&str]); 2] = [
-    (SQLX, &[STORE_POSTGRES, TESTKIT, XTASK]),
-    (TOKIO, &[SCHEDULER, STORE_POSTGRES, TESTKIT, XTASK]),
+    (
+        SQLX,
+        &[STORE_POSTGRES, TESTKIT, XTASK, AXUM_SERVICE, FOREIGN_QUEUE],
+    ),
+    (
+        TOKIO,
+        &[
+            SCHEDULER,
+            STORE_POSTGRES,
+            TESTKIT,
+            XTASK,
+            AXUM_SERVICE,
+            FAIRNESS_CLASSES,
+            FILE_STORE,
+            FOREIGN_QUEUE,
+        ],
+    ),
 ];
 
 /// A package, a feature of it, and what the package may depend on only when that feature is on, so that the author of a
@@ -241,6 +264,9 @@ mod tests {
             (SCHEDULER, TESTKIT),
             (STORE_POSTGRES, TESTKIT),
             (TESTKIT, XTASK),
+            (SCHEDULER, FAIRNESS_CLASSES),
+            (FILE_STORE, STORE_POSTGRES),
+            (FOREIGN_QUEUE, TESTKIT),
         ] {
             for kind in ["normal", "build"] {
                 let expected = [(from.to_owned(), to.to_owned())];
@@ -271,6 +297,7 @@ mod tests {
             (STORE, "sqlx"),
             (SCHEDULER, "sqlx"),
             (SCHEDULER, "sqlx-postgres"),
+            (FILE_STORE, "sqlx"),
             (POLICY, "tokio"),
             (STORE, "tokio"),
         ] {

@@ -42,6 +42,8 @@ enum Command {
     Test(test::Args),
     Qualify(qualify::Args),
     Bench(bench::Args),
+    #[command(hide = true)]
+    BenchChild(bench::child::Args),
     Pg(pg::Args),
     Layers(layers::Args),
     NoStd(no_std::Args),
@@ -94,6 +96,7 @@ async fn run(command: Command) -> Outcome {
         Command::Test(args) => test::run(args).await,
         Command::Qualify(args) => qualify::run(args).await,
         Command::Bench(args) => bench::run(args).await,
+        Command::BenchChild(args) => bench::child::run(args).await,
         Command::Pg(args) => pg::run(args).await,
         Command::Layers(args) => layers::run(args).await,
         Command::NoStd(args) => no_std::run(args).await,

@@ -5,6 +5,7 @@ use core::pin::pin;
 use core::time::Duration;
 
 use evenhand_store::{StoreError, StoreErrorKind};
+use tokio::time::Instant;
 
 /// Exponential backoff with full jitter: the wait before attempt `n + 1` is uniform between nothing and a ceiling that
 /// doubles with every attempt, up to a cap.
@@ -101,6 +102,8 @@ pub(crate) struct Retried<T> {
     pub(crate) retries: u32,
     /// Whether any of the calls may have done its work without answering.
     pub(crate) unknown: bool,
+    /// Before the first call that may have done the work: the last one, or an earlier one that got no answer.
+    pub(crate) asked_at: Instant,
 }
 
 /// Calls `operation` until it succeeds, fails for good, has been repeated often enough, or `stop` resolves.
@@ -116,31 +119,30 @@ where
     Fut: Future<Output = Result<T, StoreError>>,
 {
     let mut stop = pin!(stop);
-    let (mut retries, mut unknown) = (0_u32, false);
+    let (mut retries, mut unknown, mut asked_at) = (0_u32, false, Instant::now());
     loop {
+        if !unknown {
+            asked_at = Instant::now();
+        }
         let result = operation().await;
-        let Err(error) = &result else {
+        let error = result.as_ref().err();
+        unknown |= error.is_some_and(|error| error.kind() == StoreErrorKind::OutcomeUnknown);
+        let again = error.filter(|error| error.is_retryable() && retries < policy.retries_max);
+        let Some(error) = again else {
             return Retried {
                 result,
                 retries,
                 unknown,
+                asked_at,
             };
         };
-        unknown |= error.kind() == StoreErrorKind::OutcomeUnknown;
-        if !error.is_retryable() || retries >= policy.retries_max {
-            return Retried {
-                result,
-                retries,
-                unknown,
-            };
-        }
         let delay = policy
             .backoff
             .delay(retries.saturating_add(1), fastrand::u64(..));
         tracing::debug!(error = %error.kind(), retries, ?delay, "the store is asked again");
         tokio::select! {
             biased;
-            () = &mut stop => return Retried { result, retries, unknown },
+            () = &mut stop => return Retried { result, retries, unknown, asked_at },
             () = tokio::time::sleep(delay) => retries = retries.saturating_add(1),
         }
     }
@@ -205,5 +207,36 @@ mod tests {
         assert_eq!(around(second, 0), Duration::from_millis(500));
         assert_eq!(around(second, 1 << 63), second);
         assert!(around(second, u64::MAX) < Duration::from_millis(1_500));
+    }
+
+    /// When the call is known to be asked that ended with success after these refusals, one second apart.
+    async fn asked_after(refusals: &[StoreErrorKind]) -> Duration {
+        let started = Instant::now();
+        let mut refusals = refusals.iter();
+        let policy = RetryPolicy::new(Backoff::new(Duration::ZERO, Duration::ZERO), 10);
+        let asked = retry(policy, core::future::pending(), || {
+            let refusal = refusals.next();
+            async move {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                refusal.map_or(Ok(()), |kind| Err(StoreError::new(*kind, "injected")))
+            }
+        })
+        .await;
+        assert!(asked.result.is_ok());
+        asked.asked_at - started
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_calls_that_may_have_done_their_work_count() {
+        use StoreErrorKind::{OutcomeUnknown, Unavailable};
+        for (refusals, expected) in [
+            (&[][..], 0..1),
+            (&[Unavailable, Unavailable], 2..3),
+            (&[Unavailable, OutcomeUnknown, Unavailable], 1..2),
+            (&[OutcomeUnknown], 0..1),
+        ] {
+            let asked = asked_after(refusals).await.as_secs();
+            assert!(expected.contains(&asked), "{asked} after {refusals:?}");
+        }
     }
 }

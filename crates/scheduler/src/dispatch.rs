@@ -1,100 +1,95 @@
-//! Who ticks when: looks, permits, ticks under way, and the drain.
+//! Who is served when: looks, rounds, permits, pauses, and the drain.
 
 use core::future::Future;
-use core::ops::ControlFlow;
 use core::pin::pin;
 use core::time::Duration;
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
-use evenhand_store::{ReservationStore, RunQueue, StoreError};
-use futures::FutureExt;
-use tokio::sync::Notify;
+use evenhand_policy::PoolId;
+use evenhand_store::{ReservationStore, RunQueue, StoreError, StoreErrorKind};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::{RetryPolicy, around, retry};
-use crate::execute::{Executor, SETTLE_AFTER_CANCEL};
-use crate::fair::{DurableFairScheduler, Tick, TickError, TickOutcome};
+use crate::execute::{Claimed, Executor, SETTLE_AFTER_CANCEL};
 use crate::lease::LeaseKeeper;
 use crate::look::Look;
-use crate::report::WorkerReport;
-use crate::tenant::{BoxError, Selection, TenantOutcome, TenantScheduler};
-
-/// The tenant scheduler of a worker: its leases are renewed together, and the dispatcher hears of claims when they are
-/// made, not when their runs have ended.
-#[derive(Debug)]
-pub(crate) struct WorkerTenants<Q> {
-    pub(crate) executor: Executor<Q>,
-    pub(crate) keeper: Arc<LeaseKeeper>,
-    pub(crate) claims: Arc<Notify>,
-}
-
-#[async_trait]
-impl<Q: RunQueue> TenantScheduler for WorkerTenants<Q> {
-    async fn tick(
-        &self,
-        selection: &Selection,
-        cancel: &CancellationToken,
-    ) -> Result<TenantOutcome, BoxError> {
-        let claimed = match self.executor.claim(selection, cancel).await? {
-            ControlFlow::Continue(claimed) => claimed,
-            ControlFlow::Break(outcome) => return Ok(outcome),
-        };
-        self.claims.notify_one();
-        let report = self.executor.execute(claimed, &self.keeper, cancel).await;
-        Ok(TenantOutcome::Ran(report))
-    }
-}
-
-pub(crate) type WorkerScheduler<S> = DurableFairScheduler<Arc<S>, WorkerTenants<Arc<S>>>;
+use crate::lost::LostBlocks;
+use crate::observe::{Observer, Origin};
+use crate::order::TickError;
+use crate::round::{Block, ClaimedRound, Rounded, Rounds};
+use crate::serving::Serving;
+use crate::tenant::RunReport;
+use crate::wait::Waiter;
 
 /// What a dispatcher is told by its worker.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct DispatchOptions {
-    pub(crate) concurrency: usize,
+    pub(crate) pool: PoolId,
+    pub(crate) concurrency: u32,
     pub(crate) poll_interval: Duration,
     pub(crate) grace: Duration,
     pub(crate) until_idle: bool,
 }
 
-/// Spawns ticks while looks promise something and permits are free.
-pub(crate) struct Dispatcher<S> {
-    scheduler: Arc<WorkerScheduler<S>>,
-    store: Arc<S>,
-    keeper: Arc<LeaseKeeper>,
-    claims: Arc<Notify>,
-    options: DispatchOptions,
-    drain: CancellationToken,
-    // Aborts what is under way when it is dropped.
-    ticks: JoinSet<Ticked>,
-    // `None` when a look is due.
-    look: Option<Look>,
-    report: WorkerReport,
+/// What a dispatcher works with and shares with the tasks that it spawns.
+pub(crate) struct Crew<S> {
+    pub(crate) store: Arc<S>,
+    pub(crate) executor: Executor<Arc<S>>,
+    pub(crate) keeper: Arc<LeaseKeeper>,
+    pub(crate) rounds: Rounds<S>,
+    pub(crate) waiter: Waiter<S>,
 }
 
-type Ticked = Result<Option<Tick>, TickError>;
+/// Makes one round at a time while looks promise something and permits are free.
+///
+/// Each run that a round claimed is a task of its own and holds a permit until the store knows how it ended.
+pub(crate) struct Dispatcher<S> {
+    crew: Arc<Crew<S>>,
+    serving: Serving<S>,
+    lost: Arc<LostBlocks>,
+    observer: Arc<Observer>,
+    options: DispatchOptions,
+    drain: CancellationToken,
+    // Both abort what is under way when they are dropped.
+    runs: JoinSet<RunReport>,
+    rounds: JoinSet<Rounded>,
+    // The length of the block under way, and whose it is.
+    under_way: Option<(u32, Origin)>,
+}
+
+/// What to do before the next look.
+enum Next {
+    /// Nothing.
+    Look,
+    /// Let a poll interval pass: nothing came of the last look, and nothing is to be expected of one right away.
+    Pause,
+    /// Wait for work, for this long at most.
+    Wait(Duration),
+    /// There is nothing left to do.
+    End,
+}
 
 impl<S: ReservationStore + RunQueue + 'static> Dispatcher<S> {
     pub(crate) fn new(
-        scheduler: WorkerScheduler<S>,
-        store: Arc<S>,
-        keeper: Arc<LeaseKeeper>,
-        claims: Arc<Notify>,
+        crew: Arc<Crew<S>>,
+        serving: Serving<S>,
+        lost: Arc<LostBlocks>,
+        observer: Arc<Observer>,
         options: DispatchOptions,
         drain: CancellationToken,
     ) -> Self {
         Self {
-            scheduler: Arc::new(scheduler),
-            store,
-            keeper,
-            claims,
+            crew,
+            serving,
+            lost,
+            observer,
             options,
             drain,
-            ticks: JoinSet::new(),
-            look: None,
-            report: WorkerReport::default(),
+            runs: JoinSet::new(),
+            rounds: JoinSet::new(),
+            under_way: None,
         }
     }
 
@@ -103,176 +98,251 @@ impl<S: ReservationStore + RunQueue + 'static> Dispatcher<S> {
     /// # Errors
     ///
     /// Until idle only: when the store refuses for good to say whether anybody is ready.
-    pub(crate) async fn run(mut self) -> Result<WorkerReport, StoreError> {
+    pub(crate) async fn run(mut self) -> Result<(), StoreError> {
         while !self.drain.is_cancelled() {
-            self.take_in();
-            if self.ticks.len() >= self.options.concurrency {
-                self.wait(core::future::pending(), false).await;
+            if self.free() == 0 {
+                self.rest(core::future::pending()).await;
                 continue;
             }
-            match &self.look {
-                None => self.look = Some(self.look_now().await?),
-                Some(look) if look.is_open() => self.spawn(),
-                Some(look) if look.was_fruitful() => self.look = None,
-                Some(look) => {
-                    let ending = self.options.until_idle && !look.found_anybody();
-                    if ending && self.ticks.is_empty() {
-                        break;
-                    }
-                    let pause = around(self.options.poll_interval, fastrand::u64(..));
-                    self.wait(tokio::time::sleep(pause), ending).await;
-                    self.look = None;
+            let next = if self.serving.is_doubtful() {
+                self.find_active_shard().await?
+            } else {
+                self.look_and_act().await?
+            };
+            match next {
+                Next::Look => {}
+                Next::Pause => self.rest(tokio::time::sleep(self.poll_interval())).await,
+                Next::Wait(longest) => {
+                    let (crew, shard) = (Arc::clone(&self.crew), self.serving.shard().clone());
+                    self.rest(async move { crew.waiter.wait(shard, longest).await })
+                        .await;
                 }
+                Next::End => break,
             }
         }
         self.finish().await;
-        Ok(self.report)
+        Ok(())
     }
 
-    /// Looks who is ready, for as long as it takes the store to answer.
-    async fn look_now(&mut self) -> Result<Look, StoreError> {
-        let policy = self.scheduler.policy();
-        let shard = policy.shard();
-        let asking = retry(RetryPolicy::unlimited(), core::future::pending(), || {
-            self.store.ready_tenants(shard)
-        });
-        let asked = tokio::select! {
-            biased;
-            asked = asking => asked,
-            // A look changes nothing, so nobody has to wait for its answer.
-            () = self.drain.cancelled() => return Ok(Look::new([], policy.cycle_length())),
+    /// How many permits are free.
+    fn free(&mut self) -> u32 {
+        while let Some(joined) = self.runs.try_join_next() {
+            self.run_ended(joined);
+        }
+        let under_way = u32::try_from(self.runs.len()).unwrap_or(u32::MAX);
+        self.options.concurrency.saturating_sub(under_way)
+    }
+
+    fn poll_interval(&self) -> Duration {
+        around(self.options.poll_interval, fastrand::u64(..))
+    }
+
+    /// Looks who is ready, and makes a round for them.
+    async fn look_and_act(&mut self) -> Result<Next, StoreError> {
+        let crew = Arc::clone(&self.crew);
+        let shard = self.serving.shard().clone();
+        let Some(answer) = self.ask(|| crew.store.ready_tenants(&shard)).await else {
+            return Ok(Next::Look);
         };
-        let ready = match asked.result {
-            Ok(ready) => ready.tenants,
+        let look = match answer {
+            Ok(ready) => Look::new(ready, self.serving.order().policy()),
+            Err(error) if self.serving.doubts_after(error.kind()) => return Ok(Next::Look),
             Err(error) if self.options.until_idle && !error.is_retryable() => return Err(error),
             Err(error) => {
-                tracing::warn!(shard = %shard, error = %error, "nobody can tell who is ready");
-                Vec::new()
+                self.observer.look_refused(&shard, &error);
+                return Ok(Next::Pause);
             }
         };
-        Ok(Look::new(ready, policy.cycle_length()))
-    }
-
-    fn spawn(&mut self) {
-        let scheduler = Arc::clone(&self.scheduler);
-        let drain = self.drain.clone();
-        self.ticks
-            .spawn(async move { scheduler.tick(&drain).await });
-    }
-
-    /// Takes note of all that has happened already.
-    fn take_in(&mut self) {
-        while let Some(joined) = self.ticks.try_join_next() {
-            self.account(joined);
+        self.observer.looked(&shard, &look);
+        let (free, served_nobody) = (self.free(), self.serving.has_served_nobody());
+        if let Some(block) = self.lost_block(&look, free) {
+            return Ok(self.settle(block, free).await);
         }
-        if self.claims.notified().now_or_never().is_some() {
-            self.note_claim();
-        }
-    }
-
-    /// Waits until a claim was made, a run has ended, the drain begins or `pause` is over; if `all`, also until nothing
-    /// is under way any more.
-    async fn wait(&mut self, pause: impl Future<Output = ()>, all: bool) {
-        let full = self.ticks.len() >= self.options.concurrency;
-        let mut pause = pin!(pause);
-        loop {
-            tokio::select! {
-                biased;
-                () = self.drain.cancelled() => return,
-                () = self.claims.notified() => {
-                    self.note_claim();
-                    if !full {
-                        return;
-                    }
-                }
-                Some(joined) = self.ticks.join_next() => {
-                    let run_ended = self.account(joined);
-                    if run_ended || full || (all && self.ticks.is_empty()) {
-                        return;
-                    }
-                }
-                () = &mut pause => return,
+        if look.found_anybody() {
+            if served_nobody {
+                return Ok(Next::Pause);
             }
+            return Ok(self.make_round(&look, free).await);
+        }
+        if self.options.until_idle && self.runs.is_empty() {
+            return Ok(Next::End);
+        }
+        Ok(Next::Wait(look.wait(self.poll_interval())))
+    }
+
+    /// Asks the store something that changes nothing, for as long as it takes; `None` if the drain begins first, since
+    /// nobody has to wait for the answer then.
+    async fn ask<T, F, Fut>(&self, operation: F) -> Option<Result<T, StoreError>>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Result<T, StoreError>>,
+    {
+        let asking = retry(RetryPolicy::unlimited(), core::future::pending(), operation);
+        tokio::select! {
+            biased;
+            asked = asking => Some(asked.result),
+            () = self.drain.cancelled() => None,
         }
     }
 
-    fn note_claim(&mut self) {
-        if let Some(look) = &mut self.look {
-            look.claimed();
+    /// A lost block that is to be settled now: the permits suffice for its ready slots, or they have not for too long.
+    fn lost_block(&self, look: &Look, free: u32) -> Option<Block> {
+        let concurrency = u64::from(self.options.concurrency);
+        self.lost.take(self.serving.shard(), |block| {
+            let slots = block.slots_of(|tenant| look.is_ready(tenant));
+            u64::from(free) >= slots.min(concurrency)
+        })
+    }
+
+    async fn settle(&mut self, block: Block, runs_max: u32) -> Next {
+        self.under_way = Some((block.length(), Origin::Lost));
+        let (crew, drain) = (Arc::clone(&self.crew), self.drain.clone());
+        self.rounds
+            .spawn(async move { crew.rounds.claim(block, runs_max, &drain).await });
+        self.round_end().await
+    }
+
+    async fn make_round(&mut self, look: &Look, runs_max: u32) -> Next {
+        let length_max = self.crew.store.round_length_max();
+        let length = self.serving.block_length(look, runs_max, length_max);
+        self.under_way = Some((length.get(), Origin::Own));
+        let (crew, drain) = (Arc::clone(&self.crew), self.drain.clone());
+        let order = Arc::clone(self.serving.order());
+        self.rounds.spawn(async move {
+            crew.rounds
+                .reserve_and_claim(&order, length, runs_max, &drain)
+                .await
+        });
+        self.round_end().await
+    }
+
+    /// Waits for the round under way; the drain waits for it elsewhere.
+    async fn round_end(&mut self) -> Next {
+        tokio::select! {
+            biased;
+            Some(joined) = self.rounds.join_next() => self.round_ended(joined),
+            () = self.drain.cancelled() => Next::Look,
         }
     }
 
-    /// Takes a tick's end into account, and answers whether a run ended with it.
-    fn account(&mut self, joined: Result<Ticked, JoinError>) -> bool {
-        let ticked = match joined {
-            Ok(ticked) => ticked,
+    fn round_ended(&mut self, joined: Result<Rounded, JoinError>) -> Next {
+        let (length, origin) = self.under_way.take().unwrap_or((0, Origin::Own));
+        match joined {
+            Ok(Rounded::Unbegun) => Next::Look,
+            Ok(Rounded::Claimed(round)) => self.claimed(round, origin),
+            Ok(Rounded::NotReserved(error)) => self.not_reserved(&error),
+            Ok(Rounded::NotClaimed(block, error)) => {
+                self.observer.round_not_claimed(&block, origin, &error);
+                self.refused(error.kind())
+            }
             Err(error) => {
-                // Only a store that panics comes here.
-                tracing::error!(error = %error, "a tick panicked");
-                self.report.sequences.unknown += 1;
-                self.close_look();
-                return false;
+                self.observer.round_panicked(length, origin, &error);
+                Next::Pause
             }
+        }
+    }
+
+    fn claimed(&mut self, round: ClaimedRound, origin: Origin) -> Next {
+        self.observer.round_claimed(&round, origin);
+        self.lost.settled(&round.block);
+        if origin == Origin::Own {
+            self.serving.count_round(&round);
+        }
+        for claimed in round.runs {
+            self.execute(claimed);
+        }
+        Next::Look
+    }
+
+    fn execute(&mut self, claimed: Claimed) {
+        let (crew, drain) = (Arc::clone(&self.crew), self.drain.clone());
+        self.runs
+            .spawn(async move { crew.executor.execute(claimed, &crew.keeper, &drain).await });
+    }
+
+    fn not_reserved(&mut self, error: &TickError) -> Next {
+        let exhausted = error.kind() == StoreErrorKind::SequenceExhausted;
+        if exhausted && self.serving.shorten_blocks(error.request().count) {
+            return Next::Look;
+        }
+        self.observer.round_not_reserved(error);
+        self.refused(error.kind())
+    }
+
+    /// What to do after an answer of this kind.
+    fn refused(&mut self, kind: StoreErrorKind) -> Next {
+        if self.serving.doubts_after(kind) {
+            Next::Look
+        } else {
+            Next::Pause
+        }
+    }
+
+    /// Asks which shard of the pool is the active one, and moves over.
+    async fn find_active_shard(&mut self) -> Result<Next, StoreError> {
+        let (crew, pool) = (Arc::clone(&self.crew), self.options.pool.clone());
+        let Some(answer) = self.ask(|| crew.store.active_policy(&pool)).await else {
+            return Ok(Next::Look);
         };
-        self.report.count(&ticked);
-        match ticked {
-            Ok(None) => false,
-            Ok(Some(tick)) => match tick.outcome {
-                TickOutcome::Ran(_) => true,
-                TickOutcome::Idle | TickOutcome::Contended | TickOutcome::Failed(_) => {
-                    if let Some(look) = &mut self.look {
-                        look.missed(&tick.tenant);
-                    }
-                    false
+        match answer {
+            Ok(policy) => {
+                let former = self.serving.shard().clone();
+                if self.serving.move_over(policy) {
+                    self.observer.moved_over(&former, self.serving.shard());
+                    Ok(Next::Look)
+                } else {
+                    // The store contradicts itself, or it was made active just now: not at once again.
+                    Ok(Next::Pause)
                 }
-            },
+            }
+            Err(error) if self.options.until_idle && !error.is_retryable() => Err(error),
             Err(error) => {
-                tracing::warn!(
-                    shard = %error.request().shard,
-                    reservation = %error.request().id,
-                    error = %error.kind(),
-                    retries = error.retries(),
-                    "no sequence was reserved"
-                );
-                self.close_look();
-                false
+                self.observer.no_active_shard(&pool, &error);
+                Ok(Next::Pause)
             }
         }
     }
 
-    fn close_look(&mut self) {
-        if let Some(look) = &mut self.look {
-            look.close();
+    /// Waits until a run has ended, lost blocks were found, the drain begins or `pause` is over.
+    async fn rest(&mut self, pause: impl Future<Output = ()>) {
+        tokio::select! {
+            biased;
+            () = self.drain.cancelled() => {}
+            Some(joined) = self.runs.join_next() => self.run_ended(joined),
+            () = self.lost.any() => {}
+            () = pause => {}
+        }
+    }
+
+    fn run_ended(&mut self, joined: Result<RunReport, JoinError>) {
+        match joined {
+            Ok(report) => self.observer.run_ended(report),
+            Err(error) => self.observer.run_panicked(&error),
         }
     }
 
     /// Waits for what is under way: handlers have the grace period, and then their runs are released.
     async fn finish(&mut self) {
-        if !self.ticks.is_empty() {
-            tracing::info!(ticks = self.ticks.len(), "draining");
-        }
-        // A claim under way may take as long as a release, before its handler has its grace.
+        self.observer.draining(self.runs.len());
+        // A claim under way may take as long as a release, before its handlers have their grace.
         let patience = self.options.grace.saturating_add(2 * SETTLE_AFTER_CANCEL);
         let mut over = pin!(tokio::time::sleep(patience));
-        loop {
+        while !(self.rounds.is_empty() && self.runs.is_empty()) {
             tokio::select! {
                 biased;
-                joined = self.ticks.join_next() => match joined {
-                    Some(joined) => {
-                        self.account(joined);
-                    }
-                    None => return,
-                },
-                () = &mut over => break,
+                Some(joined) = self.rounds.join_next() => {
+                    self.round_ended(joined);
+                }
+                Some(joined) = self.runs.join_next() => self.run_ended(joined),
+                () = &mut over => return self.abort().await,
             }
         }
-        let (ticks, held) = (self.ticks.len(), self.keeper.held());
-        tracing::error!(
-            ticks,
-            held,
-            "the store does not answer; leases have to expire"
-        );
-        self.report.count_aborted(ticks, held);
-        self.ticks.shutdown().await;
+    }
+
+    async fn abort(&mut self) {
+        self.observer
+            .drain_aborted(self.runs.len(), self.under_way.take());
+        self.rounds.shutdown().await;
+        self.runs.shutdown().await;
     }
 }

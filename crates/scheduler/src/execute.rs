@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use evenhand_store::{
     Claim, ClaimRequest, ClaimedRun, Failure, FailureOutcome, Lease, LeaseDuration, Retry, Run,
-    RunQueue, StoreErrorKind, Timestamp, WorkerName,
+    RunQueue, StoreErrorKind, WorkerName,
 };
 use futures::FutureExt;
 use tokio::time::Instant;
@@ -15,7 +15,7 @@ use tracing::Instrument;
 
 use crate::backoff::{Backoff, RetryPolicy, retry};
 use crate::job::{HandlerError, Handlers, JobOutcome, RunContext};
-use crate::lease::{HeldLease, LeaseKeeper};
+use crate::lease::{ClockReading, HeldLease, LeaseKeeper};
 use crate::tenant::{BoxError, RunEnd, RunReport, Selection, TenantOutcome};
 use crate::text::{error_chain, panic_message};
 
@@ -57,8 +57,22 @@ impl Default for ExecutionOptions {
 
 /// A run that was claimed, and a monotonic time at which its lease still lives.
 pub(crate) struct Claimed {
-    pub(crate) run: ClaimedRun,
+    run: ClaimedRun,
     ends: Instant,
+}
+
+impl Claimed {
+    /// A run that was claimed for a `lease` at `asked_at` or later; an answer that was lost may have granted it already.
+    pub(crate) fn new(
+        run: ClaimedRun,
+        lease: LeaseDuration,
+        asked_at: Instant,
+        reading: ClockReading,
+    ) -> Self {
+        let ends = asked_at + lease.get();
+        let ends = ends.min(reading.alive_at(run.lease.expires_at));
+        Self { run, ends }
+    }
 }
 
 /// Claims and executes runs of one queue.
@@ -104,20 +118,24 @@ impl<Q: RunQueue> Executor<Q> {
             self.options.worker.clone(),
             self.options.lease,
         );
-        // An answer that was lost may have granted the lease already, so it counts from the first call.
-        let latest_end = Instant::now() + self.options.lease.get();
+        let span = tracing::debug_span!(
+            "claim",
+            shard = %request.shard,
+            sequence = request.sequence,
+            tenant = %request.tenant,
+        );
         let asked = retry(self.options.retry, settle_time(cancel), || {
             self.queue.claim(&request)
         })
+        .instrument(span)
         .await;
         match asked.result {
-            Ok(Claim::Ran(claimed)) => {
-                let ends = latest_end.min(end_by_store_clock(selection, claimed.lease.expires_at));
-                Ok(ControlFlow::Continue(Claimed {
-                    run: *claimed,
-                    ends,
-                }))
-            }
+            Ok(Claim::Ran(run)) => Ok(ControlFlow::Continue(Claimed::new(
+                *run,
+                self.options.lease,
+                asked.asked_at,
+                selection.reading(),
+            ))),
             Ok(Claim::Idle) => Ok(ControlFlow::Break(TenantOutcome::Idle)),
             Ok(Claim::Contended) => Ok(ControlFlow::Break(TenantOutcome::Contended)),
             Ok(_) => {
@@ -145,11 +163,12 @@ impl<Q: RunQueue> Executor<Q> {
     ) -> RunReport {
         let Claimed { run: claimed, ends } = claimed;
         let lease = claimed.lease.clone();
+        let tenant = claimed.run.spec.tenant.clone();
         let span = tracing::info_span!(
             "run",
             shard = %lease.shard,
             sequence = lease.sequence,
-            tenant = %claimed.run.spec.tenant,
+            tenant = %tenant,
             run = %lease.run,
             kind = %claimed.run.spec.kind,
             attempt = claimed.run.attempt,
@@ -157,7 +176,15 @@ impl<Q: RunQueue> Executor<Q> {
         async {
             let held = keeper.hold(lease.clone(), ends);
             let verdict = self.handle(claimed, &held, cancel).await;
-            let end = self.settle(&lease, verdict, &held, cancel).await;
+            let settling = tracing::debug_span!(
+                "complete",
+                shard = %lease.shard,
+                sequence = lease.sequence,
+                tenant = %tenant,
+                verdict = verdict.as_str(),
+            );
+            let settled = self.settle(&lease, verdict, &held, cancel);
+            let end = settled.instrument(settling).await;
             tell(end);
             RunReport::of(lease.run, end)
         }
@@ -175,7 +202,7 @@ impl<Q: RunQueue> Executor<Q> {
         let stop = cancel.child_token();
         // What the handler spawned learns that the handler is gone, however it went.
         let _stop_on_drop = stop.clone().drop_guard();
-        let context = RunContext::new(claimed, stop);
+        let context = RunContext::new(claimed, stop.clone());
         let timeout = context.run().spec.timeout.get();
         let Some(handler) = self.handlers.start(&context) else {
             tracing::warn!("no handler for this kind of run; it is put back");
@@ -184,7 +211,9 @@ impl<Q: RunQueue> Executor<Q> {
         tokio::select! {
             biased;
             handled = AssertUnwindSafe(handler).catch_unwind() => match handled {
-                Ok(Ok(outcome)) => self.judge(outcome, cancel),
+                Ok(Ok(outcome)) => {
+                    self.judge(outcome, cancel.is_cancelled() || held.is_stop_requested())
+                }
                 Ok(Err(error)) => self.judge_error(error, context.run()),
                 Err(panic) => {
                     let error = format!("the handler panicked: {}", panic_message(&*panic));
@@ -196,10 +225,19 @@ impl<Q: RunQueue> Executor<Q> {
                 self.fail_with_backoff(format!("timed out after {timeout:?}"), context.run())
             }
             () = over(cancel, self.options.grace) => Verdict::Release(Duration::ZERO),
+            () = self.stop_when_requested(held, &stop) => Verdict::Release(Duration::ZERO),
         }
     }
 
-    fn judge(&self, outcome: JobOutcome, cancel: &CancellationToken) -> Verdict {
+    /// Resolves a grace period after the handler was asked to stop because its run was cancelled.
+    async fn stop_when_requested(&self, held: &HeldLease<'_>, stop: &CancellationToken) {
+        held.stop_requested().await;
+        tracing::info!("the run was cancelled; its handler is asked to stop");
+        stop.cancel();
+        tokio::time::sleep(self.options.grace).await;
+    }
+
+    fn judge(&self, outcome: JobOutcome, asked_to_stop: bool) -> Verdict {
         match outcome {
             JobOutcome::Done => Verdict::Complete,
             JobOutcome::RetryAfter(delay) => {
@@ -207,7 +245,7 @@ impl<Q: RunQueue> Executor<Q> {
                 Verdict::Fail(Failure::new(error, Retry::After(delay)))
             }
             JobOutcome::GiveUp(reason) => Verdict::Fail(Failure::new(reason, Retry::GiveUp)),
-            JobOutcome::Release if cancel.is_cancelled() => Verdict::Release(Duration::ZERO),
+            JobOutcome::Release if asked_to_stop => Verdict::Release(Duration::ZERO),
             // Nobody asked it to stop, so it would be claimed again at once, and without end.
             JobOutcome::Release => Verdict::Release(self.options.backoff.ceiling(1)),
         }
@@ -253,13 +291,20 @@ impl<Q: RunQueue> Executor<Q> {
             }
             Verdict::Release(delay) => {
                 let asked = retry(patience, stop, || queue.release(lease, *delay)).await;
-                asked.result.map(|()| RunEnd::Released)
+                // Whatever ends the attempt of a cancelled run, unless it is done, the store does not queue it again.
+                let end = if held.is_stop_requested() {
+                    RunEnd::Cancelled
+                } else {
+                    RunEnd::Released
+                };
+                asked.result.map(|()| end)
             }
             Verdict::Fail(failure) => {
                 tracing::info!(error = failure.error(), "the attempt failed");
                 let asked = retry(patience, stop, || queue.fail(lease, failure)).await;
                 asked.result.map(|outcome| match outcome {
                     FailureOutcome::Requeued(at) => RunEnd::Requeued(at),
+                    FailureOutcome::Cancelled => RunEnd::Cancelled,
                     FailureOutcome::Dead | _ => RunEnd::Dead,
                 })
             }
@@ -297,29 +342,29 @@ enum Verdict {
     LeaseLost,
 }
 
+impl Verdict {
+    fn as_str(&self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::Fail(_) => "fail",
+            Self::Release(_) => "release",
+            Self::LeaseLost => "lease lost",
+        }
+    }
+}
+
 fn tell(end: RunEnd) {
     match end {
         RunEnd::Completed => tracing::debug!("the run is done"),
         RunEnd::Requeued(at) => tracing::info!(ready_at = %at, "the run is tried again"),
         RunEnd::Dead => tracing::warn!("the run is in the dead letter"),
         RunEnd::Released => tracing::info!("the run is put back"),
+        RunEnd::Cancelled => tracing::info!("the run is cancelled"),
         RunEnd::LeaseLost => tracing::warn!("the lease was lost; another attempt decides"),
         RunEnd::Unsettled(kind) => {
             tracing::error!(error = %kind, "the store was not told how the attempt ended");
         }
     }
-}
-
-/// A monotonic time at which a lease that ends at `expires_at` still lives, whenever it was granted: a claim may be the
-/// repetition of one that somebody else made long ago.
-///
-/// The reservation's answer says what the store's clock showed after its request was sent, so the store's clock reaches
-/// `expires_at` no sooner than this.
-fn end_by_store_clock(selection: &Selection, expires_at: Timestamp) -> Instant {
-    let left = expires_at.duration_since(selection.reservation().store_time);
-    // A lease that is over already has no time left.
-    let left = Duration::try_from(left).unwrap_or(Duration::ZERO);
-    selection.asked_at() + left
 }
 
 /// Resolves `after` the cancellation.
@@ -329,6 +374,6 @@ async fn over(cancel: &CancellationToken, after: Duration) {
 }
 
 /// How long calls may be repeated: without end, until everything is asked to stop.
-fn settle_time(cancel: &CancellationToken) -> impl Future<Output = ()> + '_ {
+pub(crate) fn settle_time(cancel: &CancellationToken) -> impl Future<Output = ()> + '_ {
     over(cancel, SETTLE_AFTER_CANCEL)
 }

@@ -3,20 +3,18 @@
 use core::fmt;
 use core::panic::AssertUnwindSafe;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use evenhand_policy::{
-    PoolId, SchedulerShardId, StarvationBound, TenantId, WeightedFairnessPolicy,
-};
+use evenhand_policy::{PoolId, StarvationBound, TenantId, WeightedFairnessPolicy};
 use evenhand_store::{
-    PolicyRegistration, PoolScoring, Reservation, ReservationCount, ReservationIdMint,
-    ReservationStore, ReserveRequest, SEQUENCE_MAX, StoreError, StoreErrorKind, Timestamp,
+    PolicyRegistration, PoolScoring, Reservation, ReservationCount, ReservationStore,
+    ReserveRequest,
 };
 use futures::FutureExt;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::backoff::{RetryPolicy, retry};
+use crate::backoff::RetryPolicy;
+use crate::order::{Order, SchedulerError, TickError};
 use crate::tenant::{BoxError, RunReport, Selection, TenantOutcome, TenantScheduler};
 use crate::text::panic_message;
 
@@ -30,66 +28,6 @@ pub struct SchedulerOptions {
     pub scoring: PoolScoring,
     /// How reservations and registration are repeated when the store does not answer.
     pub retry: RetryPolicy,
-}
-
-/// The policy could not be bound to its shard, so nothing was started.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot bind shard {shard} to pool {pool}")]
-pub struct SchedulerError {
-    shard: SchedulerShardId,
-    pool: PoolId,
-    source: StoreError,
-}
-
-impl SchedulerError {
-    /// What callers branch on: *policy conflict* says that shard or pool are bound to something else.
-    pub fn kind(&self) -> StoreErrorKind {
-        self.source.kind()
-    }
-}
-
-/// No sequence was reserved, or nobody knows whether one was.
-///
-/// It carries the whole request. [`settle`](DurableFairScheduler::settle) finishes it, in this process or in another.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot reserve a sequence of shard {} as {}", .request.shard, .request.id)]
-pub struct TickError {
-    request: Box<ReserveRequest>,
-    retries: u32,
-    may_have_reserved: bool,
-    source: StoreError,
-}
-
-impl TickError {
-    /// What callers branch on: the kind of the last answer.
-    pub fn kind(&self) -> StoreErrorKind {
-        self.source.kind()
-    }
-
-    /// Whether settling the request can succeed later.
-    pub fn is_retryable(&self) -> bool {
-        self.source.is_retryable()
-    }
-
-    /// Whether the sequence may have been taken: at least one of the calls got no answer.
-    pub fn may_have_reserved(&self) -> bool {
-        self.may_have_reserved
-    }
-
-    /// The request as it was sent.
-    pub fn request(&self) -> &ReserveRequest {
-        &self.request
-    }
-
-    /// The request as it was sent, taken out.
-    pub fn into_request(self) -> ReserveRequest {
-        *self.request
-    }
-
-    /// How many times the request was repeated.
-    pub fn retries(&self) -> u32 {
-        self.retries
-    }
 }
 
 /// How a tick's sequence ended.
@@ -199,20 +137,14 @@ impl Tick {
 /// # }
 /// ```
 pub struct DurableFairScheduler<S, T> {
-    store: S,
-    policy: Arc<WeightedFairnessPolicy>,
+    order: Order<S>,
     tenant_scheduler: T,
-    retry: RetryPolicy,
-    mint: Mutex<ReservationIdMint>,
-    // The mint counts monotonic time from here.
-    origin: Instant,
 }
 
 impl<S, T> fmt::Debug for DurableFairScheduler<S, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DurableFairScheduler")
-            .field("shard", self.policy.shard())
-            .field("digest", &self.policy.digest())
+            .field("order", &self.order)
             .finish_non_exhaustive()
     }
 }
@@ -222,9 +154,11 @@ impl<S: ReservationStore, T: TenantScheduler> DurableFairScheduler<S, T> {
     ///
     /// # Errors
     ///
-    /// Of kind *policy conflict* when the shard is bound to another policy or pool, when another shard serves the pool,
-    /// or when the pool is ranked by another scoring; *retired*, *corrupt*; *unavailable* or *outcome unknown* when the
-    /// store did not answer for as long as the options say. Registering again is always safe.
+    /// Of kind *policy conflict* when the shard is bound to another policy or pool, or when the pool is ranked by another
+    /// scoring; *corrupt*; *unavailable* or *outcome unknown* when the store did not answer for as long as the options
+    /// say. Registering again is always safe.
+    ///
+    /// A shard that is not the active one of its pool is bound all the same; ticks then answer *pending* or *retired*.
     ///
     /// # Cancel safety
     ///
@@ -235,44 +169,19 @@ impl<S: ReservationStore, T: TenantScheduler> DurableFairScheduler<S, T> {
         tenant_scheduler: T,
         options: SchedulerOptions,
     ) -> Result<Self, SchedulerError> {
-        let SchedulerOptions {
-            pool,
-            scoring,
-            retry: patience,
-        } = options;
-        let registration = PolicyRegistration::new(policy.clone())
-            .in_pool(pool.clone())
-            .scored_by(scoring);
-        let forever = core::future::pending();
-        let asked = retry(patience, forever, || store.register_policy(&registration)).await;
-        let registered = asked.result.map_err(|source| SchedulerError {
-            shard: policy.shard().clone(),
-            pool,
-            source,
-        })?;
-        tracing::info!(
-            shard = %policy.shard(),
-            digest = %policy.digest(),
-            created = registered.created,
-            "the policy is bound"
-        );
-        let origin = Instant::now();
+        let registration = PolicyRegistration::new(policy)
+            .in_pool(options.pool)
+            .scored_by(options.scoring);
+        let (order, _) = Order::register(store, registration, options.retry).await?;
         Ok(Self {
-            store,
-            policy: Arc::new(policy),
+            order,
             tenant_scheduler,
-            retry: patience,
-            mint: Mutex::new(ReservationIdMint::new(
-                registered.store_time,
-                origin.elapsed(),
-            )),
-            origin,
         })
     }
 
     /// The policy that is bound to the shard.
     pub fn policy(&self) -> &WeightedFairnessPolicy {
-        &self.policy
+        self.order.policy()
     }
 
     /// Takes the next sequence and looks at its tenant: at most one run, to its end.
@@ -298,8 +207,7 @@ impl<S: ReservationStore, T: TenantScheduler> DurableFairScheduler<S, T> {
     /// Minting consumes nothing. The id alone is enough to make the request again:
     /// `ReserveRequest::new(policy, id, ReservationCount::ONE)`.
     pub fn mint_request(&self) -> ReserveRequest {
-        let id = self.lock_mint().mint(self.origin.elapsed());
-        ReserveRequest::new(&self.policy, id, ReservationCount::ONE)
+        self.order.mint_request(ReservationCount::ONE)
     }
 
     /// Finishes a tick whose request is known, also one of another process that is gone.
@@ -325,96 +233,29 @@ impl<S: ReservationStore, T: TenantScheduler> DurableFairScheduler<S, T> {
         if cancel.is_cancelled() {
             return Ok(None);
         }
-        let fits = request.shard == *self.policy.shard() && request.count == ReservationCount::ONE;
+        let fits = request.shard == *self.order.shard() && request.count == ReservationCount::ONE;
         if !fits {
             let reason = "the request is not for one sequence of this scheduler's shard";
-            return Err(TickError {
-                request: Box::new(request),
-                retries: 0,
-                may_have_reserved: false,
-                source: StoreError::new(StoreErrorKind::Invalid, reason),
-            });
+            return Err(TickError::unsent(request, reason));
         }
-        let (selection, retries) = self.reserve(request, cancel).await?;
+        let reserved = self.order.reserve(request, cancel).await?;
+        let selection = Selection::reserved(Arc::clone(self.order.policy()), &reserved);
         let outcome = self.tick_tenant(&selection, cancel).await;
         tracing::debug!(
             shard = %selection.shard(),
             sequence = selection.sequence(),
             tenant = %selection.tenant(),
             outcome = outcome.as_str(),
-            retries,
+            retries = reserved.retries,
             "tick"
         );
         Ok(Some(Tick {
             reservation: *selection.reservation(),
             tenant: selection.tenant().clone(),
             bound: selection.bound(),
-            retries,
+            retries: reserved.retries,
             outcome,
         }))
-    }
-
-    async fn reserve(
-        &self,
-        request: ReserveRequest,
-        cancel: &CancellationToken,
-    ) -> Result<(Selection, u32), TickError> {
-        let mut asked_at = Instant::now();
-        let asked = retry(self.retry, cancel.cancelled(), || {
-            asked_at = Instant::now();
-            self.store.reserve(&request)
-        })
-        .await;
-        match asked.result {
-            Ok(reservation) => {
-                self.observe(reservation.store_time, Some(reservation.reserved_at));
-                let sequence = reservation.first_sequence;
-                let policy = Arc::clone(&self.policy);
-                let selection = Selection::reserved(policy, reservation, sequence, asked_at);
-                Ok((selection, asked.retries))
-            }
-            Err(source) => {
-                self.follow_the_clock_after(&source).await;
-                Err(TickError {
-                    request: Box::new(request),
-                    retries: asked.retries,
-                    may_have_reserved: asked.unknown,
-                    source,
-                })
-            }
-        }
-    }
-
-    /// An id that was refused for its time was minted from a stale reading: the next one should not be.
-    async fn follow_the_clock_after(&self, error: &StoreError) {
-        let shard = self.policy.shard();
-        let stale = matches!(
-            error.kind(),
-            StoreErrorKind::ClockSkew | StoreErrorKind::Expired
-        );
-        if !stale {
-            return;
-        }
-        let Ok(cursor) = self.store.cursor(shard).await else {
-            return;
-        };
-        let newest = cursor
-            .next_sequence
-            .map_or(SEQUENCE_MAX, |next| next.saturating_sub(1));
-        let Ok(reservations) = self.store.reservations(shard, newest, 1).await else {
-            return;
-        };
-        let reserved_at = reservations
-            .first()
-            .map(|reservation| reservation.reserved_at);
-        self.observe(cursor.store_time, reserved_at);
-    }
-
-    /// Takes over the store's clock, or the newest row's time where the clock has stepped back behind it: ids that
-    /// follow that time stay later than every id that can have been pruned.
-    fn observe(&self, store_time: Timestamp, newest: Option<Timestamp>) {
-        let time = newest.map_or(store_time, |newest| newest.max(store_time));
-        self.lock_mint().observe(time, self.origin.elapsed());
     }
 
     /// What goes wrong for one tenant, be it a panic, is that tenant's outcome and nobody else's.
@@ -435,10 +276,5 @@ impl<S: ReservationStore, T: TenantScheduler> DurableFairScheduler<S, T> {
             "the tenant could not be looked at; its sequence is consumed"
         );
         TickOutcome::Failed(error)
-    }
-
-    fn lock_mint(&self) -> MutexGuard<'_, ReservationIdMint> {
-        // The mint is replaced in one assignment, so a panic elsewhere cannot have left it half changed.
-        self.mint.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

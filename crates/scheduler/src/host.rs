@@ -9,7 +9,11 @@ use evenhand_store::WorkerName;
 /// A future that resolves when the operating system asks the process to end: SIGTERM or SIGINT on Unix, Ctrl-C elsewhere.
 ///
 /// The signals are caught from the call on, not only from the first poll. Meant for
-/// [`Worker::run_until`](crate::Worker::run_until).
+/// [`Worker::run_until`](crate::Worker::run_until), which then drains.
+///
+/// A second signal, of either kind, ends the process at once, without waiting for anything: its exit code is 128 and the
+/// signal's number, 143 for SIGTERM and 130 for SIGINT. That holds for the rest of the process, as long as the runtime
+/// is there.
 ///
 /// # Errors
 ///
@@ -36,16 +40,34 @@ pub fn os_signals() -> io::Result<impl Future<Output = ()> + Send> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => tracing::info!("SIGTERM"),
-            _ = interrupt.recv() => tracing::info!("SIGINT"),
-        }
+        let first = either(&mut terminate, &mut interrupt).await;
+        tracing::info!(signal = first.as_raw_value(), "asked to end");
+        tokio::spawn(async move {
+            let second = either(&mut terminate, &mut interrupt).await;
+            tracing::warn!(signal = second.as_raw_value(), "asked to end at once");
+            std::process::exit(128 + second.as_raw_value());
+        });
     })
+}
+
+#[cfg(unix)]
+async fn either(
+    terminate: &mut tokio::signal::unix::Signal,
+    interrupt: &mut tokio::signal::unix::Signal,
+) -> tokio::signal::unix::SignalKind {
+    use tokio::signal::unix::SignalKind;
+
+    tokio::select! {
+        biased;
+        _ = terminate.recv() => SignalKind::terminate(),
+        _ = interrupt.recv() => SignalKind::interrupt(),
+    }
 }
 
 /// A future that resolves when the operating system asks the process to end: SIGTERM or SIGINT on Unix, Ctrl-C elsewhere.
 ///
-/// Meant for [`Worker::run_until`](crate::Worker::run_until).
+/// Meant for [`Worker::run_until`](crate::Worker::run_until), which then drains. A second Ctrl-C ends the process at
+/// once, with exit code 130.
 ///
 /// # Errors
 ///
@@ -57,6 +79,11 @@ pub fn os_signals() -> io::Result<impl Future<Output = ()> + Send> {
             // Nobody can ask this process to stop; that is no reason to stop.
             core::future::pending::<()>().await;
         }
+        tokio::spawn(async {
+            if tokio::signal::ctrl_c().await.is_ok() {
+                std::process::exit(130);
+            }
+        });
     })
 }
 

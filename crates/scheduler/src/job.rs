@@ -86,7 +86,7 @@ pub enum JobOutcome {
     /// The run can never succeed, for this reason: to the dead letter at once.
     GiveUp(String),
     /// The attempt was interrupted because [`RunContext::cancellation`] fired: put the run back uncounted, for anybody
-    /// to take at once. Without a shutdown it waits as after a first failure.
+    /// to take at once. If nobody asked it to stop, it waits as after a first failure.
     Release,
 }
 
@@ -137,9 +137,10 @@ impl RunContext {
         self.claimed.lease.fence
     }
 
-    /// Fires when the worker is asked to stop, when the lease is lost, and when the handler's future has ended.
+    /// Fires when the worker is asked to stop, when somebody cancelled the run, when the lease is lost, and when the
+    /// handler's future has ended.
     ///
-    /// A handler that ignores a shutdown may go on for the grace period, and is then dropped. When the lease is lost, or
+    /// A handler that ignores a shutdown or a cancelled run may go on for the grace period, and is then dropped. When the lease is lost, or
     /// the run's time is up, the handler is dropped at once: what it spawned should watch this token.
     pub fn cancellation(&self) -> &CancellationToken {
         &self.cancellation

@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use evenhand_store::{Lease, LeaseDuration, Renewal, RunQueue};
+use evenhand_store::{Lease, LeaseDuration, Renewal, RunQueue, Timestamp};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -31,6 +31,35 @@ struct Kept {
 struct Standing {
     good_until: Instant,
     lost: bool,
+    stop_requested: bool,
+}
+
+/// What the store's clock showed after a request was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClockReading {
+    asked_at: Instant,
+    store_time: Timestamp,
+}
+
+impl ClockReading {
+    /// The store's clock showed `store_time` at `asked_at` or later.
+    pub(crate) fn new(asked_at: Instant, store_time: Timestamp) -> Self {
+        Self {
+            asked_at,
+            store_time,
+        }
+    }
+
+    /// A monotonic time at which a lease that ends at `expires_at` still lives, whenever it was granted: a claim may be
+    /// the repetition of one that somebody else made long ago.
+    ///
+    /// The store's clock reaches `expires_at` no sooner than this.
+    pub(crate) fn alive_at(self, expires_at: Timestamp) -> Instant {
+        let left = expires_at.duration_since(self.store_time);
+        // A lease that is over already has no time left.
+        let left = Duration::try_from(left).unwrap_or(Duration::ZERO);
+        self.asked_at + left
+    }
 }
 
 impl LeaseKeeper {
@@ -51,6 +80,7 @@ impl LeaseKeeper {
         let (sender, standing) = watch::channel(Standing {
             good_until: self.give_up_before(ends),
             lost: false,
+            stop_requested: false,
         });
         let mut kept = self.lock();
         let key = kept.next_key;
@@ -61,11 +91,6 @@ impl LeaseKeeper {
             key,
             standing,
         }
-    }
-
-    /// How many leases are held.
-    pub(crate) fn held(&self) -> usize {
-        self.lock().by_key.len()
     }
 
     /// Renews all leases in one call, at every third of their duration and when one is short, for ever.
@@ -116,6 +141,10 @@ impl LeaseKeeper {
             };
             match renewal {
                 Renewal::Renewed(_) => standing.send_modify(|now| now.good_until = good_until),
+                Renewal::StopRequested(_) => standing.send_modify(|now| {
+                    now.good_until = good_until;
+                    now.stop_requested = true;
+                }),
                 // A kind of answer that this build does not know is no right to go on.
                 Renewal::Lost | _ => standing.send_modify(|now| now.lost = true),
             }
@@ -150,6 +179,20 @@ impl HeldLease<'_> {
     /// Resolves when the run must not be worked on any longer: the store said so, or the lease is about to end.
     pub(crate) async fn lost(&self) {
         self.over(|standing| standing.lost).await;
+    }
+
+    /// Resolves when the store has said that somebody cancelled the run.
+    pub(crate) async fn stop_requested(&self) {
+        let mut standing = self.standing.clone();
+        if standing.wait_for(|now| now.stop_requested).await.is_err() {
+            // Nobody keeps the lease any more, and nobody will ask.
+            core::future::pending::<()>().await;
+        }
+    }
+
+    /// Whether the store has said that somebody cancelled the run.
+    pub(crate) fn is_stop_requested(&self) -> bool {
+        self.standing.borrow().stop_requested
     }
 
     /// Resolves when the lease is about to end. Until then it is worth asking the store how a call ended, even if a

@@ -3,7 +3,7 @@
 //! A service author enqueues typed jobs for tenants and runs a [`Worker`] in each replica. All replicas share one durable
 //! order: every cycle gives each tenant exactly as many slots as its weight, whoever takes them and whatever fails.
 //!
-//! * [`Worker`] is the loop that most people want: concurrency, leases, timeouts, retries, drain.
+//! * [`Worker`] is the loop that most people want: rounds, leases, timeouts, retries, changes of policy, drain.
 //! * [`DurableFairScheduler`] is one step of it, for people who drive the loop themselves: one sequence, one tenant, at
 //!   most one run.
 //! * [`TenantScheduler`] is the trait for people whose queue is not ours.
@@ -56,7 +56,9 @@
 //! # }
 //! ```
 
+mod background;
 mod backoff;
+mod builder;
 mod dispatch;
 mod execute;
 mod fair;
@@ -64,20 +66,28 @@ mod host;
 mod job;
 mod lease;
 mod look;
+mod lost;
+mod observe;
+mod order;
 mod queue;
 mod report;
+mod retention;
+mod round;
+mod serving;
 mod tenant;
 mod text;
+mod wait;
 mod worker;
 
 pub use backoff::{Backoff, RetryPolicy};
+pub use builder::WorkerBuilder;
 pub use execute::ExecutionOptions;
-pub use fair::{
-    DurableFairScheduler, SchedulerError, SchedulerOptions, Tick, TickError, TickOutcome,
-};
+pub use fair::{DurableFairScheduler, SchedulerOptions, Tick, TickOutcome};
 pub use host::os_signals;
 pub use job::{Handler, Handlers, Job, JobOutcome, NewRunError, RunContext};
+pub use order::{SchedulerError, TickError};
 pub use queue::QueueTenantScheduler;
 pub use report::{SequenceCounts, WorkerReport};
+pub use retention::WorkerRetention;
 pub use tenant::{BoxError, RunEnd, RunReport, Selection, TenantOutcome, TenantScheduler};
-pub use worker::{Worker, WorkerBuilder, WorkerError};
+pub use worker::{Worker, WorkerError};

@@ -1,107 +1,149 @@
-//! What a look at the queue allows: how many sequences are worth taking before the next look.
+//! What a look at the queue allows, and how long nothing came of any.
+
+use core::time::Duration;
 
 use std::collections::BTreeSet;
 
-use evenhand_policy::TenantId;
+use evenhand_policy::{TenantId, WeightedFairnessPolicy};
+use evenhand_store::{ReadyTenants, ReservationCount};
 
-/// The tenants that a look found ready, and what has been learnt of them since.
-///
-/// A look is good until each of them has answered once that nothing was left for it, or until a whole cycle's worth of
-/// sequences in a row has found nothing, as happens when other workers get those tenants' slots. So one look serves a
-/// backlog of any length, and what the last ones of a backlog cost is at most a cycle.
-#[derive(Debug)]
+/// Who was ready when the store was asked.
+#[derive(Debug, Default)]
 pub(crate) struct Look {
-    waiting: BTreeSet<TenantId>,
-    anybody: bool,
-    fruitless: u32,
-    fruitful: bool,
-    cycle_length: u32,
+    ready: BTreeSet<TenantId>,
+    /// How long after the answer the next run becomes ready, if one is known to.
+    next_ready_in: Option<Duration>,
 }
 
 impl Look {
-    /// A look that found these tenants of a policy with this cycle length.
-    pub(crate) fn new(ready: impl IntoIterator<Item = TenantId>, cycle_length: u32) -> Self {
-        let waiting: BTreeSet<TenantId> = ready.into_iter().collect();
+    /// What the store's answer says about the tenants of `policy`.
+    pub(crate) fn new(answer: ReadyTenants, policy: &WeightedFairnessPolicy) -> Self {
+        // The store's clock reaches a time that it named no later than this after its answer. A time that is over
+        // already is no reason to ask again at once.
+        let next_ready_in = answer.next_ready_at.and_then(|at| {
+            let left = Duration::try_from(at.duration_since(answer.store_time)).ok()?;
+            (!left.is_zero()).then_some(left)
+        });
+        let tenants = answer.tenants.into_iter();
         Self {
-            anybody: !waiting.is_empty(),
-            waiting,
-            fruitless: 0,
-            fruitful: false,
-            cycle_length,
+            ready: tenants.filter(|tenant| policy.contains(tenant)).collect(),
+            next_ready_in,
         }
-    }
-
-    /// Whether taking another sequence is worth it.
-    pub(crate) fn is_open(&self) -> bool {
-        !self.waiting.is_empty() && self.fruitless < self.cycle_length
     }
 
     /// Whether it found anybody ready.
     pub(crate) fn found_anybody(&self) -> bool {
-        self.anybody
+        !self.ready.is_empty()
     }
 
-    /// Whether anything was run thanks to it. After a look that was not, the next one waits.
-    pub(crate) fn was_fruitful(&self) -> bool {
-        self.fruitful
+    pub(crate) fn is_ready(&self, tenant: &TenantId) -> bool {
+        self.ready.contains(tenant)
     }
 
-    /// A run was claimed.
-    pub(crate) fn claimed(&mut self) {
-        self.fruitful = true;
-        self.fruitless = 0;
+    /// How many tenants are ready.
+    pub(crate) fn tenants(&self) -> usize {
+        self.ready.len()
     }
 
-    /// A sequence was consumed, and its tenant got nothing.
-    pub(crate) fn missed(&mut self, tenant: &TenantId) {
-        self.waiting.remove(tenant);
-        self.fruitless = self.fruitless.saturating_add(1);
+    /// How many sequences to reserve for so many permits, at most `length_max`.
+    pub(crate) fn block_length(
+        &self,
+        policy: &WeightedFairnessPolicy,
+        permits: u32,
+        length_max: ReservationCount,
+    ) -> ReservationCount {
+        let length = policy.block_length(&self.ready, permits);
+        ReservationCount::new(length.min(length_max.get())).unwrap_or(ReservationCount::ONE)
     }
 
-    /// Nothing more is to be expected of it: the store refuses.
-    pub(crate) fn close(&mut self) {
-        self.waiting.clear();
-        self.fruitful = false;
+    /// How long to wait at most before the next look, if `longest` is the longest wait.
+    pub(crate) fn wait(&self, longest: Duration) -> Duration {
+        self.next_ready_in.map_or(longest, |left| left.min(longest))
+    }
+}
+
+/// How many sequences in a row have served nobody.
+///
+/// As long as these are less than a cycle, another worker may simply have been faster, or the block too short to reach
+/// the ready tenants' slots. A whole cycle passes each of them, so whoever is ready cannot be served now.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fruitless {
+    sequences: u64,
+}
+
+impl Fruitless {
+    /// Takes a block into account, and answers whether a whole cycle has served nobody. Then the count starts again.
+    pub(crate) fn is_cycle_after(&mut self, length: u32, ran: u64, cycle_length: u32) -> bool {
+        if ran > 0 {
+            *self = Self::default();
+            return false;
+        }
+        self.sequences = self.sequences.saturating_add(u64::from(length));
+        let over = self.sequences >= u64::from(cycle_length);
+        if over {
+            *self = Self::default();
+        }
+        over
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use evenhand_policy::TenantFairnessWeight;
+    use evenhand_store::Timestamp;
+
+    const SECOND: Duration = Duration::from_secs(1);
 
     fn tenant(name: &str) -> TenantId {
         TenantId::try_from(name).unwrap()
     }
 
-    #[test]
-    fn look_that_found_nobody_is_closed() {
-        let look = Look::new([], 4);
-        assert!(!look.is_open() && !look.found_anybody() && !look.was_fruitful());
+    fn policy() -> WeightedFairnessPolicy {
+        let weights = [("a", 1), ("b", 3)]
+            .map(|(name, weight)| TenantFairnessWeight::new(tenant(name), weight).unwrap());
+        WeightedFairnessPolicy::new("s".parse().unwrap(), weights).unwrap()
+    }
+
+    fn look(ready: &[&str], next_ready_at: Option<i64>) -> Look {
+        let ready = ready.iter().map(|name| tenant(name)).collect();
+        let at = |millis| Timestamp::from_millisecond(millis).unwrap();
+        let answer = ReadyTenants::new(ready, next_ready_at.map(at), at(10_000));
+        Look::new(answer, &policy())
     }
 
     #[test]
-    fn look_closes_when_every_tenant_it_found_has_nothing_left() {
-        let mut look = Look::new([tenant("a"), tenant("b")], 100);
-        look.claimed();
-        look.missed(&tenant("a"));
-        look.missed(&tenant("c"));
-        assert!(look.is_open());
-        look.missed(&tenant("b"));
-        assert!(!look.is_open());
-        assert!(look.found_anybody() && look.was_fruitful());
+    fn tenants_that_the_policy_does_not_know_are_not_ready() {
+        assert!(!look(&["c"], None).found_anybody());
+        assert!(look(&["a", "c"], None).found_anybody());
     }
 
     #[test]
-    fn look_closes_after_a_cycle_that_found_nothing() {
-        let mut look = Look::new([tenant("a")], 3);
-        look.missed(&tenant("b"));
-        look.missed(&tenant("b"));
-        look.claimed();
-        for _ in 0..2 {
-            look.missed(&tenant("b"));
-            assert!(look.is_open());
-        }
-        look.missed(&tenant("b"));
-        assert!(!look.is_open());
+    fn block_is_as_long_as_the_permits_suffice_and_the_store_likes() {
+        let most = ReservationCount::MAX;
+        assert_eq!(look(&["a"], None).block_length(&policy(), 2, most).get(), 8);
+        let all = look(&["a", "b"], None);
+        assert_eq!(all.block_length(&policy(), 5, most).get(), 5);
+        let three = ReservationCount::new(3).unwrap();
+        assert_eq!(all.block_length(&policy(), 5, three).get(), 3);
+    }
+
+    #[test]
+    fn wait_ends_when_the_next_run_becomes_ready() {
+        assert_eq!(look(&[], None).wait(SECOND), SECOND);
+        assert_eq!(look(&[], Some(10_250)).wait(SECOND), SECOND / 4);
+        assert_eq!(look(&[], Some(19_000)).wait(SECOND), SECOND);
+        assert_eq!(look(&[], Some(9_000)).wait(SECOND), SECOND);
+        assert_eq!(look(&[], Some(10_000)).wait(SECOND), SECOND);
+    }
+
+    #[test]
+    fn cycle_that_served_nobody_is_noticed_across_blocks() {
+        let mut fruitless = Fruitless::default();
+        assert!(!fruitless.is_cycle_after(3, 0, 4));
+        assert!(!fruitless.is_cycle_after(9, 1, 4));
+        assert!(!fruitless.is_cycle_after(3, 0, 4));
+        assert!(fruitless.is_cycle_after(1, 0, 4));
+        assert!(!fruitless.is_cycle_after(3, 0, 4));
     }
 }

@@ -1,11 +1,10 @@
 //! What a worker did, in numbers.
 
-use crate::fair::{Tick, TickError, TickOutcome};
-use crate::tenant::{RunEnd, RunReport};
+use crate::tenant::RunEnd;
 
 /// What a worker did from its start to its end.
 ///
-/// `ran` is the sum of `completed`, `failed`, `released`, `lease_lost` and `left`.
+/// `ran` is the sum of `completed`, `failed`, `released`, `cancelled`, `lease_lost` and `left`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerReport {
@@ -19,10 +18,16 @@ pub struct WorkerReport {
     pub dead: u64,
     /// Of those that ran, attempts that were put back uncounted.
     pub released: u64,
+    /// Of those that ran, attempts that ended because somebody cancelled the run.
+    pub cancelled: u64,
     /// Of those that ran, attempts that lost their lease to another.
     pub lease_lost: u64,
     /// Of those that ran, attempts whose end the store was not told, so that their leases have to expire.
     pub left: u64,
+    /// Blocks that the worker reserved and claimed against.
+    pub blocks: u64,
+    /// Blocks of workers that are gone, settled by this one. It counts the runs that these gave it, not their sequences.
+    pub blocks_settled: u64,
     /// How the sequences ended that the worker reserved.
     pub sequences: SequenceCounts,
 }
@@ -37,53 +42,24 @@ pub struct SequenceCounts {
     pub idle: u64,
     /// Its tenant had ready runs that could not be claimed.
     pub contended: u64,
-    /// Its tenant could not be looked at.
-    pub failed: u64,
-    /// It may have been reserved, but no answer came before the worker's end. It counts as lost.
+    /// A run was claimed against it, by somebody else or so long before the answer came that its lease is over.
+    pub moved_on: u64,
+    /// It may have been reserved, or was, but the worker does not know how it ended. It is lost until somebody settles
+    /// it.
     pub unknown: u64,
 }
 
 impl SequenceCounts {
-    /// How many sequences were consumed for certain.
+    /// How many sequences were consumed for certain, and how they ended is known.
     pub fn consumed(&self) -> u64 {
-        self.ran + self.idle + self.contended + self.failed
+        self.ran + self.idle + self.contended + self.moved_on
     }
 }
 
 impl WorkerReport {
-    pub(crate) fn count(&mut self, ticked: &Result<Option<Tick>, TickError>) {
-        let tick = match ticked {
-            Ok(Some(tick)) => tick,
-            Ok(None) => return,
-            Err(error) => {
-                if error.may_have_reserved() {
-                    self.sequences.unknown += 1;
-                }
-                return;
-            }
-        };
-        match &tick.outcome {
-            TickOutcome::Ran(report) => self.count_run(*report),
-            TickOutcome::Idle => self.sequences.idle += 1,
-            TickOutcome::Contended => self.sequences.contended += 1,
-            TickOutcome::Failed(_) => self.sequences.failed += 1,
-        }
-    }
-
-    /// Counts ticks that were ended by force; `held` of them had claimed a run.
-    pub(crate) fn count_aborted(&mut self, ticks: usize, held: usize) {
-        let ticks = u64::try_from(ticks).unwrap_or(u64::MAX);
-        let held = u64::try_from(held).unwrap_or(u64::MAX).min(ticks);
-        self.ran += held;
-        self.left += held;
-        self.sequences.ran += held;
-        self.sequences.unknown += ticks - held;
-    }
-
-    fn count_run(&mut self, report: RunReport) {
-        self.sequences.ran += 1;
-        self.ran += 1;
-        match report.end {
+    /// Counts the end of an attempt whose claim was counted before.
+    pub(crate) fn count_end(&mut self, end: RunEnd) {
+        match end {
             RunEnd::Completed => self.completed += 1,
             RunEnd::Requeued(_) => self.failed += 1,
             RunEnd::Dead => {
@@ -91,6 +67,7 @@ impl WorkerReport {
                 self.dead += 1;
             }
             RunEnd::Released => self.released += 1,
+            RunEnd::Cancelled => self.cancelled += 1,
             RunEnd::LeaseLost => self.lease_lost += 1,
             RunEnd::Unsettled(_) => self.left += 1,
         }

@@ -10,6 +10,9 @@ use evenhand_store::{Reservation, RunId, StoreErrorKind, Timestamp};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::lease::ClockReading;
+use crate::order::Reserved;
+
 /// Any error that somebody else's code answers with.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -19,7 +22,7 @@ pub struct Selection {
     policy: Arc<WeightedFairnessPolicy>,
     reservation: Reservation,
     sequence: u64,
-    asked_at: Instant,
+    reading: ClockReading,
 }
 
 impl Selection {
@@ -31,21 +34,21 @@ impl Selection {
         reservation: Reservation,
         sequence: u64,
     ) -> Self {
-        Self::reserved(policy, reservation, sequence, Instant::now())
-    }
-
-    /// The same, for a reservation whose answered call was sent at `asked_at`.
-    pub(crate) fn reserved(
-        policy: Arc<WeightedFairnessPolicy>,
-        reservation: Reservation,
-        sequence: u64,
-        asked_at: Instant,
-    ) -> Self {
         Self {
             policy,
             reservation,
             sequence,
-            asked_at,
+            reading: ClockReading::new(Instant::now(), reservation.store_time),
+        }
+    }
+
+    /// The selection of the only sequence of a reservation.
+    pub(crate) fn reserved(policy: Arc<WeightedFairnessPolicy>, reserved: &Reserved) -> Self {
+        Self {
+            policy,
+            reservation: reserved.reservation,
+            sequence: reserved.reservation.first_sequence,
+            reading: reserved.reading,
         }
     }
 
@@ -91,9 +94,9 @@ impl Selection {
             .expect("every tenant of the cycle has a bound")
     }
 
-    /// A monotonic time before the store's clock showed the reservation's `store_time`.
-    pub(crate) fn asked_at(&self) -> Instant {
-        self.asked_at
+    /// What is known of the store's clock since the reservation.
+    pub(crate) fn reading(&self) -> ClockReading {
+        self.reading
     }
 }
 
@@ -146,6 +149,8 @@ pub enum RunEnd {
     Dead,
     /// The run was put back and the attempt is not counted.
     Released,
+    /// Somebody had cancelled the run, so it is not tried again.
+    Cancelled,
     /// Another attempt owns the run, or soon will: nothing that this one says counts any more.
     LeaseLost,
     /// The store could not be told how it ended. Once the lease has expired, the run is taken up again.

@@ -4,11 +4,14 @@ use core::fmt;
 use core::str::FromStr;
 use core::time::Duration;
 
+use std::sync::Arc;
+
 use deadpool::managed::{Manager, Metrics, Pool, RecycleError, RecycleResult};
 use evenhand_store::StoreError;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection};
 
+use crate::combine::Combiner;
 use crate::error;
 
 /// How the store reaches its server.
@@ -214,6 +217,7 @@ impl Manager for Connector {
 pub struct PostgresStore {
     pub(crate) pool: Pool<Connector>,
     pub(crate) transport: Transport,
+    pub(crate) combiner: Arc<Combiner>,
 }
 
 impl PostgresStore {
@@ -233,7 +237,11 @@ impl PostgresStore {
         .runtime(deadpool::Runtime::Tokio1)
         .build()
         .map_err(error::of_connect)?;
-        let store = Self { pool, transport };
+        let store = Self {
+            pool,
+            transport,
+            combiner: Arc::default(),
+        };
         drop(store.pool.get().await.map_err(error::of_connect)?);
         Ok(store)
     }

@@ -3,7 +3,7 @@
 use evenhand_store::{StoreError, StoreErrorKind};
 
 /// What a server's refusal means. Its codes of class `EV` are our own, raised by the functions in `migrations/`.
-fn kind_of_sqlstate(code: &str) -> StoreErrorKind {
+pub(crate) fn kind_of_sqlstate(code: &str) -> StoreErrorKind {
     use StoreErrorKind as Kind;
 
     match code {
@@ -18,6 +18,7 @@ fn kind_of_sqlstate(code: &str) -> StoreErrorKind {
         "EV009" => Kind::LeaseLost,
         "EV010" => Kind::LimitReached,
         "EV011" => Kind::RunConflict,
+        "EV014" => Kind::Pending,
         // The backend was told to end; whether it had committed before is not said.
         "57P01" | "57P02" => Kind::OutcomeUnknown,
         // The statement was refused or undone, and may fare better later: no connection to be had, starting up, a

@@ -23,14 +23,18 @@
 //! # }
 //! ```
 
+mod combine;
 mod connect;
 mod error;
+mod limits;
 mod migrate;
 mod queue;
 mod reservations;
 mod retention;
+mod round;
 mod rows;
 mod session;
+mod succession;
 
 pub use connect::{ConnectOptions, ConnectOptionsError, PostgresStore, Transport};
 pub use migrate::{MigrateError, migrate};

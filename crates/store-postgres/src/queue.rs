@@ -6,9 +6,10 @@ use async_trait::async_trait;
 use evenhand_policy::{PoolId, SchedulerShardId, TenantId};
 use evenhand_store::{
     Claim, ClaimRequest, ClaimedRun, Enqueued, Failure, FailureOutcome, Fence, IdempotencyKey,
-    Lease, LeaseDuration, NewRun, PageSize, ReadyAt, ReadyTenants, RecoveryReport, Renewal, Retry,
-    Run, RunCounts, RunFilter, RunId, RunKind, RunPage, RunQueue, RunState, SequenceRecord,
-    StoreError, StoreErrorKind,
+    Lease, LeaseDuration, LimitSubject, NewRun, PageSize, ReadyAt, ReadyTenants, RecoveryReport,
+    Renewal, Reservation, ReservationCount, Retry, Round, RoundRequest, Run, RunCounts, RunFilter,
+    RunId, RunKind, RunLimit, RunPage, RunQueue, RunState, RunsMax, SequenceRecord, StoreError,
+    StoreErrorKind, UnservedRuns,
 };
 use sqlx::postgres::PgRow;
 use sqlx::types::Json;
@@ -207,9 +208,10 @@ impl RunQueue for PostgresStore {
                     .into_iter()
                     .map(TenantId::try_from)
                     .collect::<Result<_, _>>();
+                let next_ready_at = row.try_get::<Option<i64>, _>("next_ready_at_us")?;
                 Ok(ReadyTenants::new(
                     tenants.map_err(undecodable)?,
-                    None,
+                    next_ready_at.map(time).transpose()?,
                     time(row.try_get("store_time_us")?)?,
                 ))
             })
@@ -231,6 +233,40 @@ impl RunQueue for PostgresStore {
             .fetch_one(session.connection()?)
             .await;
         session.end(answer).await
+    }
+
+    fn round_length_max(&self) -> ReservationCount {
+        ReservationCount::MAX
+    }
+
+    async fn claim_round(&self, request: &RoundRequest) -> Result<Round, StoreError> {
+        self.claim_round_in_one_call(request).await
+    }
+
+    async fn lost_blocks(
+        &self,
+        shard: &SchedulerShardId,
+        older_than: Duration,
+        limit: u32,
+    ) -> Result<Vec<Reservation>, StoreError> {
+        self.find_lost_blocks(shard, older_than, limit).await
+    }
+
+    async fn set_limit(
+        &self,
+        pool: &PoolId,
+        subject: &LimitSubject,
+        runs_max: Option<RunsMax>,
+    ) -> Result<(), StoreError> {
+        self.set_limit_of(pool, subject, runs_max).await
+    }
+
+    async fn limits(&self, pool: &PoolId) -> Result<Vec<RunLimit>, StoreError> {
+        self.limits_of(pool).await
+    }
+
+    async fn unserved(&self) -> Result<Vec<UnservedRuns>, StoreError> {
+        self.unserved_runs().await
     }
 
     async fn record_failed(

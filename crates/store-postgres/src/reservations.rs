@@ -1,19 +1,19 @@
 //! The durable order.
 
 use async_trait::async_trait;
-use evenhand_policy::{PolicyDigest, SchedulerShardId, WeightedFairnessPolicy};
+use evenhand_policy::{PoolId, SchedulerShardId, WeightedFairnessPolicy};
 use evenhand_store::{
     Cursor, PolicyRegistration, Registered, Reservation, ReservationCount, ReservationId,
-    ReservationStore, ReserveRequest, RetentionReport, SchedulerFairnessRetentionPolicy,
-    ShardStanding, StoreError, StoreErrorKind,
+    ReservationStore, ReserveRequest, RetentionReport, Retirement,
+    SchedulerFairnessRetentionPolicy, ShardStanding, StoreError, StoreErrorKind,
 };
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
 use crate::PostgresStore;
-use crate::error::corrupt;
 use crate::rows::{bigint, int, millis, time, undecodable, unsigned};
+use crate::succession::{bound_policy, standing, unserved_in};
 
 #[async_trait]
 impl ReservationStore for PostgresStore {
@@ -43,8 +43,8 @@ impl ReservationStore for PostgresStore {
             .try_map(|row: PgRow| {
                 Ok(Registered::new(
                     row.try_get("created")?,
-                    ShardStanding::Active,
-                    Vec::new(),
+                    standing(&row)?,
+                    unserved_in(&registration.pool, &row)?,
                     time(row.try_get("store_time_us")?)?,
                 ))
             })
@@ -70,40 +70,27 @@ impl ReservationStore for PostgresStore {
             .fetch_one(session.connection()?)
             .await;
         let (canonical, digest) = session.end(answer).await?;
-        let digest = PolicyDigest::try_from(digest.as_slice()).map_err(corrupt)?;
-        let policy = WeightedFairnessPolicy::from_canonical_bytes(shard.clone(), &canonical)
-            .map_err(corrupt)?;
-        if policy.digest() == digest {
-            Ok(policy)
-        } else {
-            Err(StoreError::new(
-                StoreErrorKind::Corrupt,
-                format!("the policy of shard {shard} has another digest than is on record"),
-            ))
-        }
+        bound_policy(shard.clone(), &canonical, &digest)
+    }
+
+    async fn standing(&self, shard: &SchedulerShardId) -> Result<ShardStanding, StoreError> {
+        self.standing_of(shard).await
+    }
+
+    async fn active_policy(&self, pool: &PoolId) -> Result<WeightedFairnessPolicy, StoreError> {
+        self.active_policy_of(pool).await
+    }
+
+    async fn retire(
+        &self,
+        old: &SchedulerShardId,
+        new: &SchedulerShardId,
+    ) -> Result<Retirement, StoreError> {
+        self.retire_in_favour_of(old, new).await
     }
 
     async fn reserve(&self, request: &ReserveRequest) -> Result<Reservation, StoreError> {
-        let mut session = self.session().await?;
-        let answer = sqlx::query(include_str!("../sql/reserve.sql"))
-            .bind(request.shard.as_str())
-            .bind(request.id.as_uuid())
-            .bind(request.digest.as_bytes().as_slice())
-            .bind(int(request.cycle_length))
-            .bind(int(request.count.get()))
-            .persistent(session.is_persistent())
-            .try_map(|row: PgRow| {
-                Ok(Reservation::new(
-                    request.id,
-                    unsigned(row.try_get::<i64, _>("first_sequence")?)?,
-                    request.count,
-                    time(row.try_get("reserved_at_us")?)?,
-                    time(row.try_get("store_time_us")?)?,
-                ))
-            })
-            .fetch_one(session.connection()?)
-            .await;
-        session.end(answer).await
+        self.reserve_combined(request).await
     }
 
     async fn cursor(&self, shard: &SchedulerShardId) -> Result<Cursor, StoreError> {
@@ -149,7 +136,7 @@ impl ReservationStore for PostgresStore {
     }
 }
 
-fn reservation(row: &PgRow) -> Result<Reservation, sqlx::Error> {
+pub(crate) fn reservation(row: &PgRow) -> Result<Reservation, sqlx::Error> {
     Ok(Reservation::new(
         ReservationId::try_from(row.try_get::<Uuid, _>("id")?).map_err(undecodable)?,
         unsigned(row.try_get::<i64, _>("first_sequence")?)?,

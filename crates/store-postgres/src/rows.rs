@@ -45,7 +45,7 @@ pub(crate) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-fn parsed<T>(row: &PgRow, column: &'static str) -> Result<T, sqlx::Error>
+pub(crate) fn parsed<T>(row: &PgRow, column: &'static str) -> Result<T, sqlx::Error>
 where
     T: for<'a> TryFrom<&'a str>,
     for<'a> <T as TryFrom<&'a str>>::Error: Error + Send + Sync + 'static,

@@ -5,8 +5,8 @@ use core::time::Duration;
 use evenhand_policy::{SchedulerShardId, WeightedFairnessPolicy};
 
 use crate::{
-    Claim, ClaimRequest, ClaimedRun, LeaseDuration, Reservation, ReservationCount, RunQueue,
-    StoreError, StoreErrorKind, WorkerName,
+    AttemptResult, Claim, ClaimRequest, ClaimedRun, LeaseDuration, Reservation, ReservationCount,
+    RunQueue, SequenceOutcome, SequenceRecord, StoreError, StoreErrorKind, WorkerName,
 };
 
 /// Limits of a round beside the slots that the block gave each tenant. None by default.
@@ -107,7 +107,7 @@ pub struct Round {
     pub claimed: Vec<ClaimedRun>,
     /// The sequences whose tenant had ready runs that could not be claimed, or could not be looked at.
     pub contended: Vec<u64>,
-    /// The sequences that were claimed before, and whose run has ended since, or is another worker's.
+    /// The sequences that were claimed before, and whose attempt has ended since, or is another worker's.
     pub moved_on: Vec<u64>,
 }
 
@@ -123,6 +123,8 @@ impl Round {
 }
 
 /// A round made of one claim a sequence, for stores that have nothing better.
+///
+/// A claim answers whoever asks for a sequence; that no run is given to two is told by the record, which names the worker.
 pub(crate) async fn one_by_one<Q: RunQueue + ?Sized>(
     queue: &Q,
     request: &RoundRequest,
@@ -133,12 +135,24 @@ pub(crate) async fn one_by_one<Q: RunQueue + ?Sized>(
             "this store claims one sequence at a time, which knows no limits of a round",
         ));
     }
+    let (shard, first) = (request.shard(), request.first_sequence);
+    let records = queue.sequences(shard, first, request.count.get()).await?;
+    let mut records = records.into_iter().peekable();
     let mut round = Round::default();
+    let mut runs_left = request.runs_max;
     for sequence in request.sequences() {
-        let (worker, lease) = (request.worker.clone(), request.lease);
-        let claim = ClaimRequest::new(&request.policy, sequence, worker, lease);
-        match queue.claim(&claim).await {
-            Ok(Claim::Ran(claimed)) if fits(&round, request) => round.claimed.push(*claimed),
+        if let Some(record) = records.next_if(|record| record.sequence == sequence) {
+            answer_again(queue, request, &record, &mut round).await?;
+            continue;
+        }
+        match queue.claim(&claim(request, sequence)).await {
+            Ok(Claim::Ran(claimed)) if !is_own(queue, request, sequence).await? => {
+                round.moved_on.push(claimed.lease.sequence);
+            }
+            Ok(Claim::Ran(claimed)) if runs_left > 0 => {
+                runs_left -= 1;
+                round.claimed.push(*claimed);
+            }
             Ok(Claim::Ran(claimed)) => {
                 // Somebody became ready since the look, and no permit is left: for others to take at once.
                 queue.release(&claimed.lease, Duration::ZERO).await?;
@@ -146,15 +160,72 @@ pub(crate) async fn one_by_one<Q: RunQueue + ?Sized>(
             }
             Ok(Claim::Idle) => {}
             Ok(Claim::Contended) => round.contended.push(sequence),
-            Err(error) if error.kind() == StoreErrorKind::LeaseLost => {
-                round.moved_on.push(sequence);
-            }
-            Err(error) => return Err(error),
+            // Somebody settled the sequence since the records were read.
+            Err(error) => match record_of(queue, request, sequence).await? {
+                Some(record) => answer_again(queue, request, &record, &mut round).await?,
+                None => return Err(error),
+            },
         }
     }
     Ok(round)
 }
 
-fn fits(round: &Round, request: &RoundRequest) -> bool {
-    u32::try_from(round.claimed.len()).is_ok_and(|runs| runs < request.runs_max)
+/// Adds to a round what is on record of one of its sequences.
+async fn answer_again<Q: RunQueue + ?Sized>(
+    queue: &Q,
+    request: &RoundRequest,
+    record: &SequenceRecord,
+    round: &mut Round,
+) -> Result<(), StoreError> {
+    let sequence = record.sequence;
+    let attempt = match &record.outcome {
+        SequenceOutcome::Ran(attempt) => attempt,
+        SequenceOutcome::Contended | SequenceOutcome::Failed => {
+            round.contended.push(sequence);
+            return Ok(());
+        }
+        SequenceOutcome::Idle => return Ok(()),
+    };
+    if attempt.worker != request.worker {
+        round.moved_on.push(sequence);
+        return Ok(());
+    }
+    match queue.claim(&claim(request, sequence)).await {
+        Ok(Claim::Ran(claimed)) => round.claimed.push(*claimed),
+        Err(error) if error.kind() != StoreErrorKind::LeaseLost => return Err(error),
+        // The round may have put the run back itself, for want of a permit.
+        _ if matches!(attempt.ended, Some((AttemptResult::Released, _))) => {
+            round.contended.push(sequence);
+        }
+        _ => round.moved_on.push(sequence),
+    }
+    Ok(())
+}
+
+/// Whether it was this worker who claimed against the sequence.
+async fn is_own<Q: RunQueue + ?Sized>(
+    queue: &Q,
+    request: &RoundRequest,
+    sequence: u64,
+) -> Result<bool, StoreError> {
+    let record = record_of(queue, request, sequence).await?;
+    Ok(record.is_some_and(|record| {
+        matches!(record.outcome, SequenceOutcome::Ran(attempt) if attempt.worker == request.worker)
+    }))
+}
+
+async fn record_of<Q: RunQueue + ?Sized>(
+    queue: &Q,
+    request: &RoundRequest,
+    sequence: u64,
+) -> Result<Option<SequenceRecord>, StoreError> {
+    let records = queue.sequences(request.shard(), sequence, 1).await?;
+    Ok(records
+        .into_iter()
+        .find(|record| record.sequence == sequence))
+}
+
+fn claim(request: &RoundRequest, sequence: u64) -> ClaimRequest {
+    let (worker, lease) = (request.worker.clone(), request.lease);
+    ClaimRequest::new(&request.policy, sequence, worker, lease)
 }

@@ -336,7 +336,8 @@ pub trait RunQueue: Send + Sync {
     ///
     /// # Errors
     ///
-    /// *Policy not found*.
+    /// *Policy not found*; *retired* or *pending* when the shard does not serve its pool, so that whoever looks learns to
+    /// move over or to wait.
     async fn ready_tenants(&self, shard: &SchedulerShardId) -> Result<ReadyTenants, StoreError>;
 
     /// Claims the best ready run of the sequence's tenant, under a lease, and records how the sequence ended.
@@ -346,8 +347,9 @@ pub trait RunQueue: Send + Sync {
     ///
     /// # Errors
     ///
-    /// *Policy not found*; *retired*; *invalid* when the sequence is not reserved, when the cycle names another tenant
-    /// for it, or when its failure is on record; *lease lost* when the run that it claimed has ended or moved on since.
+    /// *Policy not found*; *retired* when the sequence's end is not on record; *invalid* when the sequence is not
+    /// reserved, when the cycle names another tenant for it, or when its failure is on record; *lease lost* when the run
+    /// that it claimed has ended or moved on since.
     async fn claim(&self, request: &ClaimRequest) -> Result<Claim, StoreError>;
 
     /// The longest block that is worth reserving for one [`claim_round`](Self::claim_round): 64 sequences where each of
@@ -372,8 +374,9 @@ pub trait RunQueue: Send + Sync {
     /// # Errors
     ///
     /// *Policy not found*; *retired* when any sequence is left to be settled; *invalid* when there is no such
-    /// reservation; *unsupported* for limits of a round in a store that claims one sequence at a time, which is what the
-    /// default body does.
+    /// reservation, or when the shard is bound to another policy. A store that claims one sequence at a time, which is
+    /// what the default body does, answers *unsupported* for limits of a round, and only sees whether the sequences are
+    /// reserved.
     async fn claim_round(&self, request: &RoundRequest) -> Result<Round, StoreError> {
         one_by_one(self, request).await
     }
@@ -382,7 +385,7 @@ pub trait RunQueue: Send + Sync {
     /// have a sequence whose end is not on record: their workers are gone. Settle each with
     /// [`claim_round`](Self::claim_round).
     ///
-    /// A retired shard has none: what was lost in it stays so.
+    /// A retired shard has none: what was lost in it stays so. Neither has a pending one.
     ///
     /// # Errors
     ///
@@ -414,7 +417,7 @@ pub trait RunQueue: Send + Sync {
     ///
     /// # Errors
     ///
-    /// *Policy not found*; *invalid* when the sequence is not reserved.
+    /// *Policy not found*; *invalid* when the sequence is not reserved; *retired* when its end is not on record.
     async fn record_failed(
         &self,
         shard: &SchedulerShardId,
@@ -450,7 +453,8 @@ pub trait RunQueue: Send + Sync {
     /// *Lease lost* when the fence is stale or its attempt ended otherwise; nothing is changed then.
     async fn fail(&self, lease: &Lease, failure: &Failure) -> Result<FailureOutcome, StoreError>;
 
-    /// Puts a run back as if it had not been claimed: the attempt is not counted, the fence stays used.
+    /// Puts a run back as if it had not been claimed: the attempt is not counted, the fence stays used. A run that was
+    /// cancelled meanwhile is cancelled now.
     ///
     /// With a `delay` of zero it keeps its ready time, otherwise it is ready again after the delay.
     ///
@@ -460,7 +464,7 @@ pub trait RunQueue: Send + Sync {
     async fn release(&self, lease: &Lease, delay: Duration) -> Result<(), StoreError>;
 
     /// Takes at most `limit` runs back whose leases have expired. They compete again by their former ready time; those
-    /// without attempts left are dead.
+    /// without attempts left are dead, and those that were cancelled meanwhile are cancelled.
     ///
     /// # Errors
     ///

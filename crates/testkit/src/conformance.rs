@@ -39,6 +39,10 @@
 //! ```
 //!
 //! That makes one `#[test]` per fact. No fact assumes that the clock stands still between two calls.
+//!
+//! Methods of the contract that have a default body are optional. A store that answers *unsupported* for one of them, on
+//! every handle and every time, passes the facts about it; [`RunQueue::claim_round`] must work in every store, but a
+//! store may refuse its limits.
 
 mod acknowledged;
 mod attempts;
@@ -46,14 +50,23 @@ mod cancellation;
 mod claims;
 mod clocks;
 mod contiguity;
+mod control;
 mod enqueue;
+mod history;
 mod identity;
 mod leases;
+mod limits;
+mod lost_blocks;
+mod optional;
 mod queue_order;
 mod refusals;
 mod registration;
 mod retention;
+mod round_choice;
+mod rounds;
 mod scene;
+mod succession;
+mod waiting;
 
 use core::any::Any;
 use core::time::Duration;
@@ -196,7 +209,7 @@ macro_rules! conformance_facts {
                 register_is_idempotent_for_identical_policies
                 register_refuses_another_policy
                 racing_policies_have_one_winner
-                a_pool_is_bound_to_one_shard_and_one_scoring
+                a_pool_has_one_active_shard_and_one_scoring
                 load_policy_gives_back_what_was_registered
                 an_unregistered_shard_is_not_found
             }
@@ -247,6 +260,7 @@ macro_rules! conformance_facts {
                 a_dropped_reserve_leaves_no_gap_and_no_lock
                 a_dropped_enqueue_is_all_or_nothing
                 dropped_claims_and_endings_can_be_asked_again
+                dropped_rounds_can_be_asked_again
             }
 
             claims "at most one run is ever claimed against one sequence; asking again gives the same run, fence and lease" {
@@ -282,6 +296,7 @@ macro_rules! conformance_facts {
                 a_forced_run_comes_before_a_better_one
                 a_run_is_ready_from_its_tick_on
                 ready_tenants_are_those_with_ready_runs
+                the_next_ready_time_is_that_of_an_idle_tenant
                 registration_ranks_what_is_already_queued
             }
 
@@ -290,6 +305,77 @@ macro_rules! conformance_facts {
                 other_content_under_a_key_is_refused_whole
                 a_run_reads_back_as_it_was_enqueued
                 runs_are_listed_by_filter_and_page_and_counted
+            }
+
+            rounds "a round ends every sequence of its block, as if each had been claimed against at one moment; asked again, it answers the same" {
+                every_sequence_of_a_block_ends
+                a_round_claims_no_more_than_its_runs_max
+                asking_again_gives_the_same_round
+                what_was_claimed_singly_stays_as_it_was
+                another_workers_block_has_moved_on
+                concurrent_rounds_of_one_block_agree
+                concurrent_rounds_never_share_a_run
+                a_round_needs_its_reservation
+                idle_slots_of_a_long_block_are_on_record
+            }
+
+            round_choice "a round claims what the pure function admits, within the slots that the block gave each tenant" {
+                random_rounds_claim_what_is_admitted
+                a_round_looks_at_64_runs_beyond_the_window
+            }
+
+            lost_blocks "a block whose worker is gone is found after a lease length, and settled for the same tenants; no run is given to two" {
+                a_lost_block_is_found_after_a_lease_length
+                the_late_owner_of_a_lost_block_gets_nothing
+                a_claim_that_was_made_singly_is_not_lost
+                settling_lost_blocks_keeps_the_shares_of_runs
+                workers_that_settle_one_block_at_once_share_no_run
+            }
+
+            limits "no more runs of a limited tenant or team run at once than its limit says; nobody waits for it" {
+                limits_are_exact_under_concurrency
+                concurrent_rounds_stay_within_a_teams_limit
+                a_limited_tenant_is_contended_at_once
+                permits_come_back_with_every_end
+                a_lowered_limit_waits_for_the_runs_above_it
+                a_limit_counts_what_is_running_already
+                a_limited_team_lets_other_teams_pass
+                limits_hold_within_their_pool
+            }
+
+            succession "a pool has one active shard; another takes its place once and for ever" {
+                a_later_shard_of_a_pool_is_pending
+                retiring_moves_a_pool_to_its_successor
+                what_a_retired_shard_knows_is_answered
+                only_an_active_shard_is_retired_and_only_for_a_pending_one
+                racing_retirements_have_one_winner
+                nothing_is_reserved_after_the_retirement
+                runs_that_a_successor_does_not_serve_are_told
+            }
+
+            control "a cancelled run is claimed no more; a running one is asked to stop; what is dead or cancelled can be queued again or discarded" {
+                a_queued_run_is_cancelled_at_once
+                a_running_run_goes_on_until_its_attempt_ends
+                an_attempt_that_was_to_stop_ends_as_cancelled
+                who_has_ended_is_not_cancelled
+                a_requeued_run_begins_anew_and_its_fence_goes_on
+                a_discarded_run_is_gone_with_its_key
+                racing_cancellations_and_claims_agree
+            }
+
+            history "what became of each turn is told by tenant and period, and kept as long as a reservation covers it" {
+                a_tenants_turns_are_told_by_period
+                pruning_keeps_what_a_reservation_covers
+                history_goes_after_its_reservation
+                ended_runs_are_kept_for_their_windows
+                cancelled_runs_are_kept_as_long_as_done_ones
+                health_tells_backlogs_and_the_oldest_evidence
+            }
+
+            waiting "who waits for work is woken by it, and waits no longer than asked" {
+                a_waiting_worker_is_woken_by_an_enqueue
+                nobody_waits_for_work_that_is_there
+                a_wait_ends_when_its_time_is_over
             }
         }
     };

@@ -18,7 +18,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use evenhand_policy::{SchedulerShardId, WeightedFairnessPolicy};
 use evenhand_store::{
     AttemptResult, Claim, ClaimRequest, Failure, FailureOutcome, Lease, Reservation,
-    ReservationStore, ReserveRequest, RunQueue, SequenceRecord, StoreError, StoreErrorKind,
+    ReservationStore, ReserveRequest, Round, RoundRequest, RunQueue, SequenceRecord, StoreError,
+    StoreErrorKind,
 };
 
 pub use self::storm::{StormOptions, storm};
@@ -38,6 +39,7 @@ struct Calls {
     clock: u64,
     reserves: Vec<Call<ReserveRequest, Reservation>>,
     claims: Vec<Call<ClaimRequest, Claim>>,
+    rounds: Vec<Call<RoundRequest, Round>>,
     endings: Vec<Call<Ending, ()>>,
 }
 
@@ -116,6 +118,30 @@ impl History {
         answer
     }
 
+    /// Makes a round, and notes what the client saw.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`RunQueue::claim_round`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped at any point, the call is on record with an unknown outcome.
+    pub async fn claim_round<S: RunQueue + ?Sized>(
+        &self,
+        store: &S,
+        request: &RoundRequest,
+    ) -> Result<Round, StoreError> {
+        let call = invoke(
+            &mut self.calls(),
+            |calls| &mut calls.rounds,
+            request.clone(),
+        );
+        let answer = store.claim_round(request).await;
+        note(&mut self.calls(), |calls| &mut calls.rounds, call, &answer);
+        answer
+    }
+
     /// Completes, and notes what the client saw.
     ///
     /// # Errors
@@ -181,28 +207,16 @@ impl History {
     /// How many calls are on record.
     pub fn calls_len(&self) -> usize {
         let calls = self.calls();
-        calls.reserves.len() + calls.claims.len() + calls.endings.len()
+        calls.reserves.len() + calls.claims.len() + calls.rounds.len() + calls.endings.len()
     }
 
     /// How many calls had an unknown outcome: no answer came, or it said so.
     pub fn unknown_len(&self) -> usize {
         let calls = self.calls();
-        let reserves = calls
-            .reserves
-            .iter()
-            .filter(|call| call.answered.is_none())
-            .count();
-        let claims = calls
-            .claims
-            .iter()
-            .filter(|call| call.answered.is_none())
-            .count();
-        let endings = calls
-            .endings
-            .iter()
-            .filter(|call| call.answered.is_none())
-            .count();
-        reserves + claims + endings
+        unanswered(&calls.reserves)
+            + unanswered(&calls.claims)
+            + unanswered(&calls.rounds)
+            + unanswered(&calls.endings)
     }
 
     fn ending(&self, lease: &Lease, result: AttemptResult) -> usize {
@@ -228,6 +242,10 @@ impl Calls {
         self.clock += 1;
         self.clock
     }
+}
+
+fn unanswered<Q, A>(calls: &[Call<Q, A>]) -> usize {
+    calls.iter().filter(|call| call.answered.is_none()).count()
 }
 
 fn invoke<Q, A>(
@@ -330,6 +348,7 @@ pub fn check(history: &History, evidence: &Evidence) -> Result<(), Vec<Violation
     order::check_answers(&calls.reserves, evidence, &mut violations);
     attempts::check_records(evidence, &mut violations);
     attempts::check_claims(&calls.claims, evidence, &mut violations);
+    attempts::check_rounds(&calls.rounds, evidence, &mut violations);
     attempts::check_endings(&calls.endings, evidence, &mut violations);
     if violations.is_empty() {
         Ok(())

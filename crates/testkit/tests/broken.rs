@@ -107,6 +107,19 @@ caught! {
     a_claim_for_any_tenant_is_caught: AnyTenant by "claims::only_the_tenant_of_a_reserved_sequence_is_claimed_for",
     enqueueing_one_by_one_is_caught: EnqueueOneByOne by "enqueue::other_content_under_a_key_is_refused_whole",
     renewing_a_lost_lease_is_caught: RenewsLostLeases by "leases::a_stale_fence_changes_nothing",
+    giving_idle_slots_away_is_caught: IdleSlotsGivenAway by "rounds::every_sequence_of_a_block_ends",
+    ignoring_runs_max_is_caught: RunsMaxIgnored by "rounds::a_round_claims_no_more_than_its_runs_max",
+    ignoring_the_team_window_is_caught: TeamWindowIgnored by "round_choice::random_rounds_claim_what_is_admitted",
+    claiming_anew_is_caught: RoundClaimsAnew by "rounds::asking_again_gives_the_same_round",
+    sharing_a_lost_block_is_caught: LostBlocksShared by "lost_blocks::the_late_owner_of_a_lost_block_gets_nothing",
+    forgetting_half_settled_blocks_is_caught: HalfSettledBlocksForgotten by "lost_blocks::a_lost_block_is_found_after_a_lease_length",
+    a_limit_without_the_running_ones_is_caught: LimitWithoutRunning by "limits::limits_are_exact_under_concurrency",
+    a_limit_that_is_checked_too_early_is_caught: LimitCheckedTooEarly by "limits::limits_are_exact_under_concurrency",
+    reserving_in_a_retired_shard_is_caught: ReservesWhenRetired by "succession::retiring_moves_a_pool_to_its_successor",
+    retiring_without_the_lock_is_caught: RetiresWithoutLock by "succession::nothing_is_reserved_after_the_retirement",
+    a_cancellation_that_takes_the_lease_is_caught: CancelTakesTheLease by "control::a_running_run_goes_on_until_its_attempt_ends",
+    sleeping_through_work_is_caught: SleepsThrough by "waiting::nobody_waits_for_work_that_is_there",
+    pruning_covered_history_is_caught: CoveredHistoryPruned by "history::pruning_keeps_what_a_reservation_covers",
 }
 
 fn assert_caught<F: Injected>(fact: &str) {

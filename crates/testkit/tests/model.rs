@@ -10,7 +10,7 @@ use evenhand_policy::{TenantId, WeightedFairnessPolicy};
 use evenhand_store::memory::MemoryStore;
 use evenhand_store::{
     Claim, ClaimRequest, LeaseDuration, PolicyRegistration, ReservationCount, ReservationId,
-    ReservationStore, ReserveRequest, RunQueue, RunState, Timestamp,
+    ReservationStore, ReserveRequest, RoundRequest, RunQueue, RunState, Timestamp,
 };
 use evenhand_testkit::generators::{
     admission_policy, backlog, policy, policy_to_the_limits, reservation_count, tasks,
@@ -95,6 +95,38 @@ proptest! {
             }
         }
         prop_assert_eq!(claimed, expected);
+        let evidence = runtime.block_on(Evidence::read(&store, policy.shard())).unwrap();
+        prop_assert_eq!(check(&history, &evidence), Ok(()));
+    }
+
+    #[test]
+    fn rounds_run_every_ready_run_of_any_backlog((policy, backlog) in policy_and_backlog(), permits in 1..=8_u32) {
+        let (runtime, store) = start(&policy);
+        runtime.block_on(store.enqueue_many(&backlog)).unwrap();
+        store.advance(Duration::from_hours(2));
+        let history = History::new();
+        let mut left = backlog.len();
+        // While anybody is ready, a block of the right length serves at least one run within a cycle.
+        let rounds_max = (backlog.len() + 1) * usize::try_from(policy.cycle_length()).unwrap();
+        for _ in 0..rounds_max {
+            let ready = runtime.block_on(store.ready_tenants(policy.shard())).unwrap().tenants;
+            if ready.is_empty() {
+                break;
+            }
+            let count = policy.block_length(&ready, permits).min(64);
+            let count = ReservationCount::new(count).unwrap();
+            let request = ReserveRequest::new(&policy, ReservationId::mint(store.clock()), count);
+            let block = runtime.block_on(history.reserve(&store, &request)).unwrap();
+            let (worker, lease) = ("model".parse().unwrap(), LeaseDuration::default());
+            let request = RoundRequest::new(&policy, &block, worker, lease, permits);
+            let round = runtime.block_on(history.claim_round(&store, &request)).unwrap();
+            prop_assert!(round.contended.is_empty(), "a block of this length needs no more permits");
+            for claimed in round.claimed {
+                runtime.block_on(history.complete(&store, &claimed.lease)).unwrap();
+                left -= 1;
+            }
+        }
+        prop_assert_eq!(left, 0);
         let evidence = runtime.block_on(Evidence::read(&store, policy.shard())).unwrap();
         prop_assert_eq!(check(&history, &evidence), Ok(()));
     }

@@ -14,9 +14,11 @@ use crate::cargo::EVERYTHING;
 use crate::{cargo, process};
 
 /// Which integration tests touch PostgreSQL: a package, and the names of its test targets.
-const TOUCHING_POSTGRES: [(&str, &str); 3] = [
+const TOUCHING_POSTGRES: [(&str, &str); 5] = [
     ("evenhand-store-postgres", "*"),
     ("evenhand-testkit", "postgres_*"),
+    ("axum-service", "*"),
+    ("foreign-queue", "*"),
     ("xtask", "*"),
 ];
 

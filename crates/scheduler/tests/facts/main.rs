@@ -4,11 +4,18 @@
     reason = "a fact that cannot be set up is a failed fact"
 )]
 
+mod control;
 mod leases;
+mod lost;
+mod moving;
 mod outage;
+mod retention;
+mod rounds;
 mod runs;
 mod send;
 mod shutdown;
+mod signals;
 mod store;
 mod tick;
+mod waiting;
 mod worker;

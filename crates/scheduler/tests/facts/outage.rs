@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use evenhand_policy::WeightedFairnessPolicy;
 use evenhand_scheduler::{BoxError, Handler, JobOutcome, RunContext, Worker, WorkerReport};
-use evenhand_store::{RunState, SequenceOutcome, StoreErrorKind};
+use evenhand_store::{RunState, StoreErrorKind};
 use tokio_util::sync::CancellationToken;
 
 use crate::store::{Fault, Task, TestStore, policy};
@@ -68,7 +68,7 @@ async fn every_call_may_be_refused_for_a_while() {
         "recover",
         "ready_tenants",
         "reserve",
-        "claim",
+        "claim_round",
         "complete",
     ] {
         let (store, policy) = (TestStore::new(), policy(&[("a", 2), ("b", 1)]));
@@ -90,7 +90,7 @@ async fn every_reply_may_be_lost_for_a_while() {
         "recover",
         "ready_tenants",
         "reserve",
-        "claim",
+        "claim_round",
         "complete",
     ] {
         let (store, policy) = (TestStore::new(), policy(&[("a", 2), ("b", 1)]));
@@ -110,25 +110,34 @@ async fn every_reply_may_be_lost_for_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn claims_that_are_refused_for_good_cost_their_sequences() {
-    let (store, policy) = (TestStore::new(), policy(&[("a", 1)]));
+async fn block_whose_claim_is_refused_for_good_is_settled_after_a_lease() {
+    let (store, policy) = (TestStore::new(), policy(&[("a", 1), ("b", 1)]));
     store.add("a", 5).await;
-    store.inject("claim", Fault::Refuse(StoreErrorKind::Corrupt), 6);
+    store.inject("claim_round", Fault::Refuse(StoreErrorKind::Corrupt), 2);
     let (report, times) = work_all(&store, &policy, 5).await;
-    assert_eq!((report.completed, report.sequences.failed), (5, 6));
-    assert_eq!(times, [1; 5]);
-    let records = store.records(&policy).await;
-    let failed = records
-        .iter()
-        .filter(|record| record.outcome == SequenceOutcome::Failed);
-    assert_eq!(failed.count(), 6);
+    assert_eq!((report.completed, times), (5, vec![1; 5]));
+    // Two blocks of eight: four permits, and every other slot is of a tenant that is ready.
+    assert_eq!((report.sequences.unknown, report.blocks_settled), (16, 0));
+    assert_eq!(store.records(&policy).await[0].sequence, 16);
+
+    let later = Worker::builder(store.clone(), policy.clone()).build();
+    let report = later
+        .run_until(tokio::time::sleep(Duration::from_mins(1)))
+        .await
+        .expect("ended well");
+    assert_eq!((report.blocks_settled, report.ran), (2, 0));
+    assert!(store.everything_is_on_record(&policy).await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn tenant_whose_claims_always_fail_does_not_make_the_worker_spin() {
+async fn shard_whose_claims_always_fail_does_not_make_the_worker_spin() {
     let (store, policy) = (TestStore::new(), policy(&[("a", 1)]));
     store.add("a", 1).await;
-    store.inject("claim", Fault::Refuse(StoreErrorKind::Corrupt), usize::MAX);
+    store.inject(
+        "claim_round",
+        Fault::Refuse(StoreErrorKind::Corrupt),
+        usize::MAX,
+    );
     let counting = Counting {
         done: Arc::default(),
         all: 1,
@@ -141,10 +150,10 @@ async fn tenant_whose_claims_always_fail_does_not_make_the_worker_spin() {
     let report = worker
         .run_until(tokio::time::sleep(Duration::from_mins(1)))
         .await;
-    let failed = report.expect("ended well").sequences.failed;
+    let unknown = report.expect("ended well").sequences.unknown;
     assert!(
-        (30..=121).contains(&failed),
-        "{failed} sequences in a minute"
+        (30..=121).contains(&unknown),
+        "{unknown} sequences in a minute"
     );
 }
 
@@ -152,7 +161,8 @@ async fn tenant_whose_claims_always_fail_does_not_make_the_worker_spin() {
 async fn reservations_that_are_refused_for_good_do_not_end_the_worker() {
     let (store, policy) = (TestStore::new(), policy(&[("a", 1)]));
     store.add("a", 5).await;
-    store.inject("reserve", Fault::Refuse(StoreErrorKind::Retired), 9);
+    store.inject("reserve", Fault::Refuse(StoreErrorKind::Corrupt), 5);
+    store.inject("reserve", Fault::Refuse(StoreErrorKind::Retired), 4);
     let (report, times) = work_all(&store, &policy, 5).await;
     assert_eq!((report.completed, report.sequences.unknown), (5, 0));
     assert_eq!(times, [1; 5]);
@@ -160,17 +170,14 @@ async fn reservations_that_are_refused_for_good_do_not_end_the_worker() {
 
 #[tokio::test(start_paused = true)]
 async fn panic_in_the_store_does_not_end_the_worker() {
-    for method in ["reserve", "claim"] {
+    for method in ["reserve", "claim_round"] {
         let (store, policy) = (TestStore::new(), policy(&[("a", 1)]));
         store.add("a", 5).await;
         store.inject(method, Fault::Panic, 3);
         let (report, times) = work_all(&store, &policy, 5).await;
         assert_eq!(report.completed, 5, "{method}");
-        assert_eq!(
-            report.sequences.unknown + report.sequences.failed,
-            3,
-            "{method}"
-        );
+        // Three blocks of as many sequences as there are permits.
+        assert_eq!(report.sequences.unknown, 12, "{method}");
         assert_eq!(times, [1; 5], "{method}");
     }
 }

@@ -103,7 +103,7 @@ async fn shutdown_before_the_start_does_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn shutdown_ends_a_worker_whose_store_is_away() {
-    for method in ["register_policy", "ready_tenants", "reserve", "claim"] {
+    for method in ["register_policy", "ready_tenants", "reserve", "claim_round"] {
         let (store, policy) = (TestStore::new(), policy(&[("a", 1)]));
         store.add("a", 1).await;
         store.inject(
@@ -132,7 +132,7 @@ async fn shutdown_ends_a_worker_whose_store_is_away() {
 
 #[tokio::test(start_paused = true)]
 async fn drain_ends_in_time_even_if_the_store_never_answers() {
-    for method in ["reserve", "claim", "complete"] {
+    for method in ["reserve", "claim_round", "complete"] {
         let (store, policy) = (TestStore::new(), policy(&[("a", 1)]));
         store.add("a", 1).await;
         store.inject(method, Fault::Hang, usize::MAX);
@@ -204,26 +204,4 @@ async fn run_whose_end_the_store_was_not_told_is_reported_as_left() {
         .await
         .expect("ended well");
     assert_eq!((report.ran, report.left, report.completed), (1, 1, 0));
-}
-
-#[cfg(unix)]
-#[tokio::test]
-async fn signals_of_the_operating_system_begin_the_drain() {
-    for signal in ["TERM", "INT"] {
-        let (store, policy) = (TestStore::new(), policy(&[("a", 1)]));
-        store.add("a", 1).await;
-        // The handler is under way when the signal comes, because it sends it.
-        let handler = move |_: Task, context: RunContext| async move {
-            let kill = format!("kill -{signal} {}", std::process::id());
-            std::process::Command::new("sh")
-                .args(["-c", &kill])
-                .status()?;
-            context.cancellation().cancelled().await;
-            Ok::<_, BoxError>(JobOutcome::Done)
-        };
-        let worker = worker(&store, &policy).on::<Task>(handler).build();
-        let signals = evenhand_scheduler::os_signals().expect("caught");
-        let report = worker.run_until(signals).await.expect("ended well");
-        assert_eq!(report.completed, 1, "{signal}");
-    }
 }

@@ -1,21 +1,20 @@
 //! The model store on tokio's clock, with faults on demand and a log of its calls; and what all facts need.
 
+mod contract;
+
 use core::future::Future;
 use core::time::Duration;
 
 use std::sync::{Arc, Mutex};
 
-use async_trait::async_trait;
-use evenhand_policy::{SchedulerShardId, TenantFairnessWeight, TenantId, WeightedFairnessPolicy};
+use evenhand_policy::{TenantFairnessWeight, TenantId, WeightedFairnessPolicy};
 use evenhand_scheduler::Job;
 use evenhand_store::memory::MemoryStore;
 use evenhand_store::{
-    Claim, ClaimRequest, Cursor, Enqueued, Failure, FailureOutcome, Lease, LeaseDuration, NewRun,
-    PageSize, PolicyRegistration, ReadyTenants, RecoveryReport, Registered, Renewal, Reservation,
-    ReservationStore, ReserveRequest, RetentionReport, Run, RunCounts, RunFilter, RunId, RunPage,
-    RunQueue, SchedulerFairnessRetentionPolicy, SequenceOutcome, SequenceRecord, StoreError,
-    StoreErrorKind, Timestamp,
+    NewRun, Reservation, ReservationCount, ReservationId, ReservationStore, ReserveRequest, Run,
+    RunId, RunQueue, SequenceOutcome, SequenceRecord, StoreError, StoreErrorKind, Timestamp,
 };
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// What goes wrong with a call.
@@ -31,11 +30,23 @@ pub(crate) enum Fault {
     Panic,
 }
 
+/// Whom a store wakes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wakes {
+    /// It does not offer to.
+    Nobody,
+    /// Whoever waits when something is enqueued.
+    WhenEnqueued,
+    /// Whoever waits, for no reason.
+    AtOnce,
+}
+
 #[derive(Default)]
 struct Script {
     faults: Vec<(&'static str, Fault, usize)>,
     calls: Vec<&'static str>,
     renewed: Vec<usize>,
+    waits: Vec<Duration>,
 }
 
 /// A model store whose clock goes with tokio's. Clones share everything, as processes share a database.
@@ -45,6 +56,10 @@ pub(crate) struct TestStore {
     started: Timestamp,
     origin: Instant,
     script: Arc<Mutex<Script>>,
+    enqueued: Arc<Notify>,
+    wakes: Wakes,
+    deserted: bool,
+    round_length_max: ReservationCount,
 }
 
 impl TestStore {
@@ -55,7 +70,29 @@ impl TestStore {
             started,
             origin: Instant::now(),
             script: Arc::default(),
+            enqueued: Arc::default(),
+            wakes: Wakes::Nobody,
+            deserted: false,
+            round_length_max: ReservationCount::MAX,
         }
+    }
+
+    /// The same store, which also wakes those who wait for work.
+    pub(crate) fn that_wakes(mut self, wakes: Wakes) -> Self {
+        self.wakes = wakes;
+        self
+    }
+
+    /// The same store, in which after each reservation somebody else reserves the rest of the cycle, and dies.
+    pub(crate) fn with_deserters(mut self) -> Self {
+        self.deserted = true;
+        self
+    }
+
+    /// The same store for which blocks of this length are the longest worth reserving.
+    pub(crate) fn with_rounds_of(mut self, sequences: u32) -> Self {
+        self.round_length_max = ReservationCount::new(sequences).expect("a count");
+        self
     }
 
     /// The next `times` calls of this method go wrong.
@@ -85,6 +122,19 @@ impl TestStore {
         self.script.lock().expect("no panic").renewed.clone()
     }
 
+    /// How long each call of `wait_for_work` asked to wait at most.
+    pub(crate) fn waits(&self) -> Vec<Duration> {
+        self.script.lock().expect("no panic").waits.clone()
+    }
+
+    /// All reservations that were made in the policy's shard.
+    pub(crate) async fn blocks(&self, policy: &WeightedFairnessPolicy) -> Vec<Reservation> {
+        self.model
+            .reservations(policy.shard(), 0, 10_000)
+            .await
+            .expect("registered")
+    }
+
     pub(crate) async fn add(&self, tenant: &str, count: u32) -> Vec<RunId> {
         let runs: Vec<NewRun> = (0..count).map(|number| run_of(tenant, number)).collect();
         self.add_all(&runs).await
@@ -110,9 +160,15 @@ impl TestStore {
 
     pub(crate) async fn records(&self, policy: &WeightedFairnessPolicy) -> Vec<SequenceRecord> {
         self.model
-            .sequences(policy.shard(), 0, 10_000)
+            .sequences(policy.shard(), 0, 1_000_000)
             .await
             .expect("registered")
+    }
+
+    /// Whether every sequence that was consumed has an end on record.
+    pub(crate) async fn everything_is_on_record(&self, policy: &WeightedFairnessPolicy) -> bool {
+        let records = self.records(policy).await;
+        (0..self.consumed(policy).await).eq(records.iter().map(|record| record.sequence))
     }
 
     /// The tenants of the sequences that ran something, in order.
@@ -126,6 +182,20 @@ impl TestStore {
                 Some((record.sequence, attempt.tenant))
             })
             .collect()
+    }
+
+    async fn desert(&self, request: &ReserveRequest) -> Result<(), StoreError> {
+        let cursor = self.model.cursor(&request.shard).await?;
+        let next = cursor.next_sequence.expect("the range is not used up");
+        let slots = u64::from(request.cycle_length);
+        let rest = u32::try_from((slots - next % slots) % slots).expect("a slot");
+        if let Ok(count) = ReservationCount::new(rest) {
+            let id = ReservationId::mint(cursor.store_time);
+            let mut rest = request.clone();
+            (rest.id, rest.count) = (id, count);
+            self.model.reserve(&rest).await?;
+        }
+        Ok(())
     }
 
     async fn call<T>(
@@ -163,143 +233,6 @@ impl TestStore {
     }
 }
 
-#[async_trait]
-impl ReservationStore for TestStore {
-    async fn register_policy(
-        &self,
-        registration: &PolicyRegistration,
-    ) -> Result<Registered, StoreError> {
-        self.call("register_policy", self.model.register_policy(registration))
-            .await
-    }
-
-    async fn load_policy(
-        &self,
-        shard: &SchedulerShardId,
-    ) -> Result<WeightedFairnessPolicy, StoreError> {
-        self.call("load_policy", self.model.load_policy(shard))
-            .await
-    }
-
-    async fn reserve(&self, request: &ReserveRequest) -> Result<Reservation, StoreError> {
-        self.call("reserve", self.model.reserve(request)).await
-    }
-
-    async fn cursor(&self, shard: &SchedulerShardId) -> Result<Cursor, StoreError> {
-        self.call("cursor", self.model.cursor(shard)).await
-    }
-
-    async fn reservations(
-        &self,
-        shard: &SchedulerShardId,
-        from_sequence: u64,
-        limit: u32,
-    ) -> Result<Vec<Reservation>, StoreError> {
-        self.call(
-            "reservations",
-            self.model.reservations(shard, from_sequence, limit),
-        )
-        .await
-    }
-
-    async fn prune_scheduler_fairness_reservations(
-        &self,
-        policy: SchedulerFairnessRetentionPolicy,
-    ) -> Result<RetentionReport, StoreError> {
-        self.call(
-            "prune",
-            self.model.prune_scheduler_fairness_reservations(policy),
-        )
-        .await
-    }
-}
-
-#[async_trait]
-impl RunQueue for TestStore {
-    async fn enqueue_many(&self, runs: &[NewRun]) -> Result<Vec<Enqueued>, StoreError> {
-        self.call("enqueue_many", self.model.enqueue_many(runs))
-            .await
-    }
-
-    async fn ready_tenants(&self, shard: &SchedulerShardId) -> Result<ReadyTenants, StoreError> {
-        self.call("ready_tenants", self.model.ready_tenants(shard))
-            .await
-    }
-
-    async fn claim(&self, request: &ClaimRequest) -> Result<Claim, StoreError> {
-        self.call("claim", self.model.claim(request)).await
-    }
-
-    async fn record_failed(
-        &self,
-        shard: &SchedulerShardId,
-        sequence: u64,
-    ) -> Result<(), StoreError> {
-        self.call("record_failed", self.model.record_failed(shard, sequence))
-            .await
-    }
-
-    async fn renew(
-        &self,
-        leases: &[Lease],
-        duration: LeaseDuration,
-    ) -> Result<Vec<Renewal>, StoreError> {
-        self.script
-            .lock()
-            .expect("no panic")
-            .renewed
-            .push(leases.len());
-        self.call("renew", self.model.renew(leases, duration)).await
-    }
-
-    async fn complete(&self, lease: &Lease) -> Result<(), StoreError> {
-        self.call("complete", self.model.complete(lease)).await
-    }
-
-    async fn fail(&self, lease: &Lease, failure: &Failure) -> Result<FailureOutcome, StoreError> {
-        self.call("fail", self.model.fail(lease, failure)).await
-    }
-
-    async fn release(&self, lease: &Lease, delay: Duration) -> Result<(), StoreError> {
-        self.call("release", self.model.release(lease, delay)).await
-    }
-
-    async fn recover(&self, limit: u32) -> Result<RecoveryReport, StoreError> {
-        self.call("recover", self.model.recover(limit)).await
-    }
-
-    async fn run(&self, id: RunId) -> Result<Option<Run>, StoreError> {
-        self.call("run", self.model.run(id)).await
-    }
-
-    async fn runs(
-        &self,
-        filter: &RunFilter,
-        after: Option<RunId>,
-        size: PageSize,
-    ) -> Result<RunPage, StoreError> {
-        self.call("runs", self.model.runs(filter, after, size))
-            .await
-    }
-
-    async fn counts(&self) -> Result<Vec<RunCounts>, StoreError> {
-        self.call("counts", self.model.counts()).await
-    }
-
-    async fn sequences(
-        &self,
-        shard: &SchedulerShardId,
-        from_sequence: u64,
-        limit: u32,
-    ) -> Result<Vec<SequenceRecord>, StoreError> {
-        self.call(
-            "sequences",
-            self.model.sequences(shard, from_sequence, limit),
-        )
-        .await
-    }
-}
-
 /// The job of most facts.
 #[derive(serde::Serialize, serde::Deserialize)]
 pub(crate) struct Task {
@@ -317,8 +250,12 @@ pub(crate) fn run_of(tenant: &str, number: u32) -> NewRun {
 }
 
 pub(crate) fn policy(weights: &[(&str, u32)]) -> WeightedFairnessPolicy {
+    policy_of("shard", weights)
+}
+
+pub(crate) fn policy_of(shard: &str, weights: &[(&str, u32)]) -> WeightedFairnessPolicy {
     let weights = weights.iter().map(|(tenant, weight)| {
         TenantFairnessWeight::new(tenant.parse().expect("a tenant"), *weight).expect("a weight")
     });
-    WeightedFairnessPolicy::new("shard".parse().expect("a shard"), weights).expect("a policy")
+    WeightedFairnessPolicy::new(shard.parse().expect("a shard"), weights).expect("a policy")
 }

@@ -47,6 +47,27 @@ async fn a_block_that_does_not_continue_the_order_cannot_be_inserted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_block_of_no_sequence_or_of_too_many_cannot_be_inserted() {
+    let scene = Scene::start().await;
+    for taken in ["no", "some"] {
+        for count in ["0", "-1", "1048577", "NULL"] {
+            let sql = format!(
+                "INSERT INTO evenhand.reservations (id, reserved_at, shard_key, count)
+                 SELECT evenhand.new_id(evenhand.clock(), 0), evenhand.clock(), shard_key, {count} FROM evenhand.shards"
+            );
+            let code = if count == "NULL" { "23502" } else { "EV012" };
+            assert_eq!(scene.refusal(&sql).await, code, "{count} after {taken}");
+            assert_eq!(
+                scene.refusal(&as_replica(&sql)).await,
+                code,
+                "{count} after {taken}"
+            );
+        }
+        scene.reserve(1).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn young_and_newest_reservations_cannot_be_deleted() {
     let scene = Scene::start().await;
     scene.reserve(1).await;

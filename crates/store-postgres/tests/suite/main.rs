@@ -5,18 +5,22 @@
     reason = "a test that cannot go on fails"
 )]
 
+mod blocks;
 mod claims;
 mod concurrency;
 mod conformance;
 mod faults;
 mod guards;
+mod limits;
 mod migrations;
 mod plans;
 mod retention;
 mod roles;
 mod round_trips;
+mod rounds;
 mod scene;
 mod settings;
 mod statements;
 mod storm;
+mod succession;
 mod transactions;

@@ -1,8 +1,9 @@
 //! What hot statements read: buffers stay flat while tables grow, and no plan depends on fresh statistics.
 
+use evenhand_store::RunQueue;
 use sqlx::{AssertSqlSafe, PgConnection};
 
-use crate::scene::{Scene, execute};
+use crate::scene::{Scene, execute, number, policy, run};
 
 /// The buffers that a statement touches, found ones and read ones, in its second run of a session: the first also loads
 /// catalogue pages.
@@ -45,7 +46,14 @@ async fn backlog(connection: &mut PgConnection, runs: i64) {
 
 /// Statistics as they were while the tables were empty, and no background job to mend them.
 async fn keep_statistics_stale(connection: &mut PgConnection) {
-    for table in ["runs", "reservations", "outcomes", "attempts", "leases"] {
+    for table in [
+        "runs",
+        "reservations",
+        "outcomes",
+        "attempts",
+        "leases",
+        "shard_slots",
+    ] {
         execute(
             connection,
             &format!("ALTER TABLE evenhand.{table} SET (autovacuum_enabled = off)"),
@@ -88,6 +96,130 @@ async fn a_claim_reads_about_as_much_of_100000_runs_as_of_1000() {
         assert!(large.0 <= small.0 * 2, "claim: {small:?} {large:?}");
         assert!(large.1 <= small.1 * 2, "look: {small:?} {large:?}");
     }
+}
+
+/// A round over the block from `first` on, with further limits or without.
+fn round(first: u32, count: u32, runs_max: u32, limits: &str) -> String {
+    format!(
+        "SELECT c.* FROM evenhand.shards AS s, evenhand.claim_round(
+             s.shard, s.digest, {first}, {count}, 'w', 1000, {runs_max}, {limits}) AS c"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_round_reads_about_as_much_of_100000_runs_as_of_1000() {
+    let scene = Scene::start().await;
+    scene.reserve(1).await;
+    scene.reserve(85).await;
+    let rounds = [
+        round(0, 1, 1, "NULL, NULL"),
+        round(1, 85, 64, "NULL, NULL"),
+        round(1, 85, 64, "70, 1000"),
+    ];
+    let measure = async |connection: &mut PgConnection| {
+        let mut measured = Vec::new();
+        for round in &rounds {
+            measured.push(buffers(connection, round).await);
+        }
+        measured
+    };
+    let mut connection = scene.database.connect().await;
+    keep_statistics_stale(&mut connection).await;
+    backlog(&mut connection, 1_000).await;
+    let small = measure(&mut connection).await;
+    backlog(&mut connection, 99_000).await;
+    let stale = measure(&mut connection).await;
+    execute(&mut connection, "VACUUM ANALYZE evenhand.runs").await;
+    let mut connection = scene.database.connect().await;
+    let fresh = measure(&mut connection).await;
+    println!(
+        "buffers of rounds of 1, of 64, and of 64 with limits at 1000 runs {small:?}, at 100000 {stale:?} with stale and {fresh:?} with fresh statistics"
+    );
+    for large in [stale, fresh] {
+        for (large, small) in large.iter().zip(&small) {
+            assert!(*large <= small * 2, "{small} {large}");
+        }
+    }
+    // Nothing was read from end to end.
+    execute(&mut connection, "BEGIN").await;
+    execute(&mut connection, &rounds[1]).await;
+    let scans = "SELECT sum(seq_scan)::bigint FROM pg_stat_xact_user_tables
+        WHERE schemaname = 'evenhand' AND relname IN ('runs', 'reservations', 'outcomes', 'attempts', 'leases')";
+    assert_eq!(number(&mut connection, scans).await, 0);
+    execute(&mut connection, "ROLLBACK").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_round_over_262144_sequences_with_one_busy_tenant_of_1024_reads_little() {
+    let names: Vec<String> = (0..1_024).map(|n| format!("t{n:04}")).collect();
+    let tenants: Vec<(&str, u32)> = names.iter().map(|name| (&**name, 4)).collect();
+    let scene = Scene::with(policy("primary-v1", &tenants)).await;
+    scene.reserve(1 << 18).await;
+    let runs = vec![run("t0700"); 300];
+    scene.store.enqueue_many(&runs).await.unwrap();
+    let mut connection = scene.database.connect().await;
+    let small = buffers(&mut connection, &round(0, 1 << 18, 16, "NULL, NULL")).await;
+    let large = buffers(&mut connection, &round(0, 1 << 18, 300, "NULL, NULL")).await;
+    println!("buffers of a round of 16 runs {small}, of 256 runs {large}");
+    assert!(small < 16 * 30 + 200, "{small}");
+    assert!(large < 256 * 30 + 200, "{large}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn looking_for_lost_blocks_reads_nothing_twice() {
+    let scene = Scene::start().await;
+    let mut connection = scene.database.connect().await;
+    keep_statistics_stale(&mut connection).await;
+    let many = |count: u32| {
+        format!(
+            "DO $$ DECLARE v_first bigint; BEGIN FOR n IN 1 .. {count} LOOP
+                 SELECT r.first_sequence INTO v_first FROM evenhand.shards AS s, evenhand.reserve(
+                     s.shard, evenhand.new_id(evenhand.clock(), 0), s.digest, s.cycle_length, 4) AS r;
+                 PERFORM c.outcome FROM evenhand.shards AS s, evenhand.claim_round(
+                     s.shard, s.digest, v_first, 4, 'w', 1000, 4, NULL, NULL) AS c;
+             END LOOP; END $$"
+        )
+    };
+    let lost = "SELECT * FROM evenhand.lost_blocks('primary-v1', 0, 10)";
+    execute(&mut connection, &many(50)).await;
+    execute(&mut connection, lost).await;
+    let small = buffers(&mut connection, lost).await;
+    execute(&mut connection, &many(5_000)).await;
+    let first = buffers(&mut connection, lost).await;
+    execute(&mut connection, lost).await;
+    execute(&mut connection, &many(50)).await;
+    let large = buffers(&mut connection, lost).await;
+    println!("buffers of a look at 50 blocks {small}, at 5000 {first}, at 50 more {large}");
+    assert!(large <= small * 2 + 20, "{small} {large}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_not_served_is_told_without_reading_who_is() {
+    let scene = Scene::start().await;
+    let mut connection = scene.database.connect().await;
+    keep_statistics_stale(&mut connection).await;
+    let leave_one_other = "DELETE FROM evenhand.runs WHERE tenant <> 'a' AND tenant <> 'other-1'";
+    let unserved = "SELECT * FROM evenhand.unserved()";
+    backlog(&mut connection, 1_000).await;
+    execute(&mut connection, leave_one_other).await;
+    let small = buffers(&mut connection, unserved).await;
+    execute(
+        &mut connection,
+        "INSERT INTO evenhand.runs SELECT gen_random_uuid(), r.ready_tick, r.ready_at, r.enqueued_at, r.finished_at, r.fence,
+             r.cost_micros, r.timeout_ms, r.pool_key, r.rank, r.attempt, r.attempts_max, r.base_priority, r.state,
+             r.value_class, r.tenant, r.team, r.kind, NULL, NULL, r.payload
+         FROM evenhand.runs AS r, generate_series(1, 100) WHERE r.tenant = 'a'",
+    )
+    .await;
+    let stale = buffers(&mut connection, unserved).await;
+    execute(&mut connection, "VACUUM ANALYZE evenhand.runs").await;
+    let mut connection = scene.database.connect().await;
+    let fresh = buffers(&mut connection, unserved).await;
+    println!(
+        "buffers of unserved beside 1000 served runs {small}, beside 100000 {stale} with stale and {fresh} with fresh statistics"
+    );
+    assert!(stale <= small * 2, "{small} {stale}");
+    assert!(fresh <= small * 2, "{small} {fresh}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -50,6 +50,10 @@ async fn each_role_may_do_its_part_and_no_more() {
     let scene = Scene::start().await;
     let reserve = "SELECT evenhand.reserve('primary-v1', evenhand.new_id(now(), 0), '\\x', 4, 1)";
     let claim = "SELECT evenhand.claim('primary-v1', 0, 'a', 'w', 1000)";
+    let round = "SELECT evenhand.claim_round('primary-v1', '', 0, 1, 'w', 1000, 1, NULL, NULL)";
+    let lost = "SELECT evenhand.lost_blocks('primary-v1', 0, 1)";
+    let limit = "SELECT evenhand.set_limit('default', 'tenant', 'a', 1)";
+    let limits = "SELECT evenhand.limits('default')";
     let prune = "SELECT evenhand.prune_reservations(3600000, 1)";
     let look = "SELECT * FROM evenhand.counts()";
     let read = "SELECT * FROM evenhand.reservations";
@@ -59,7 +63,7 @@ async fn each_role_may_do_its_part_and_no_more() {
     for (role, allowed, refused) in [
         (
             "evenhand_app",
-            vec![&*reserve_as_client, claim, look],
+            vec![&*reserve_as_client, claim, look, round, lost, limit, limits],
             vec![reserve, prune, read, delete],
         ),
         (
@@ -69,8 +73,16 @@ async fn each_role_may_do_its_part_and_no_more() {
         ),
         (
             "evenhand_observer",
-            vec![look, read],
-            vec![&*reserve_as_client, claim, prune, delete],
+            vec![look, read, limits],
+            vec![
+                &*reserve_as_client,
+                claim,
+                prune,
+                delete,
+                round,
+                lost,
+                limit,
+            ],
         ),
     ] {
         for sql in allowed {
@@ -79,6 +91,25 @@ async fn each_role_may_do_its_part_and_no_more() {
         for sql in refused {
             assert!(!may(&scene, role, sql).await, "{role} may: {sql}");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn services_retire_and_observers_look_on() {
+    let scene = Scene::start().await;
+    let retire = "SELECT evenhand.retire('primary-v1', 'primary-v2')";
+    let ask = "SELECT evenhand.standing('primary-v1'), evenhand.active_policy('default'), evenhand.unserved()";
+    let read = "SELECT * FROM evenhand.retirements";
+    let write = "UPDATE evenhand.marks SET standing = 'retired'";
+    for (role, [may_retire, may_ask, may_read]) in [
+        ("evenhand_app", [true, true, false]),
+        ("evenhand_retention", [false, false, false]),
+        ("evenhand_observer", [false, true, true]),
+    ] {
+        assert_eq!(may(&scene, role, retire).await, may_retire, "{role}");
+        assert_eq!(may(&scene, role, ask).await, may_ask, "{role}");
+        assert_eq!(may(&scene, role, read).await, may_read, "{role}");
+        assert!(!may(&scene, role, write).await, "{role}");
     }
 }
 

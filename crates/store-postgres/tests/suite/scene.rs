@@ -21,9 +21,13 @@ pub(crate) struct Scene {
 
 impl Scene {
     pub(crate) async fn start() -> Self {
+        Self::with(policy("primary-v1", &[("a", 3), ("b", 1)])).await
+    }
+
+    /// A database with this policy registered, in the default pool.
+    pub(crate) async fn with(policy: WeightedFairnessPolicy) -> Self {
         let database = TestDatabase::migrated().await;
         let store = database.store().await;
-        let policy = policy("primary-v1", &[("a", 3), ("b", 1)]);
         store
             .register_policy(&PolicyRegistration::new(policy.clone()))
             .await

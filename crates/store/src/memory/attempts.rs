@@ -1,100 +1,68 @@
-//! Attempts: claims against sequences, and the ends that they come to.
+//! Attempts: how they begin, and the ends that they come to.
 
 use core::time::Duration;
 
 use evenhand_policy::{PoolId, SchedulerShardId};
 use jiff::Timestamp;
 
+use super::claims::Claimant;
 use super::queue::{Queue, Row, Settled};
 use super::ready::ready_time;
+use super::shard::Shard;
 use crate::{
-    AttemptRecord, AttemptResult, Claim, ClaimRequest, ClaimedRun, Failure, FailureOutcome, Fence,
-    Lease, LeaseDuration, PoolScoring, ReadyAt, RecoveryReport, Renewal, Retry, RunId, RunState,
-    SequenceOutcome, SequenceRecord, StoreError, StoreErrorKind,
+    AttemptRecord, AttemptResult, ClaimedRun, Failure, FailureOutcome, Fence, Lease, LeaseDuration,
+    ReadyAt, RecoveryReport, Renewal, Retry, RunId, RunState, SequenceOutcome, SequenceRecord,
+    StoreError, StoreErrorKind,
 };
 
 impl Queue {
-    /// Claims against a reserved sequence whose tenant was checked.
-    pub(super) fn claim(
+    /// Begins an attempt at a queued run.
+    pub(super) fn start(
         &mut self,
-        clock: Timestamp,
-        pool: &PoolId,
-        scoring: &PoolScoring,
-        request: &ClaimRequest,
-    ) -> Result<Claim, StoreError> {
-        if let Some(settled) = self.settled.get(&(request.shard.clone(), request.sequence)) {
-            return self.claim_again(settled);
-        }
-        let best = self.best(clock, pool, &request.tenant, scoring);
-        let Some(row) = best.and_then(|id| self.rows.get_mut(&id)) else {
-            self.settle(
-                clock,
-                &request.shard,
-                request.sequence,
-                SequenceOutcome::Idle,
-            );
-            return Ok(Claim::Idle);
-        };
+        claimant: &Claimant<'_>,
+        sequence: u64,
+        run: RunId,
+    ) -> Option<ClaimedRun> {
+        let shard = claimant.shard.policy().shard();
+        let row = self.rows.get_mut(&run)?;
         let run = &mut row.run;
         run.state = RunState::Running;
         run.attempt += 1;
         run.fence = Fence::new(run.fence.get() + 1);
-        let expires_at = lease_end(clock, request.lease);
-        let shard = request.shard.clone();
-        let lease = Lease::new(run.id, run.fence, shard, request.sequence, expires_at);
+        let expires_at = lease_end(claimant.clock, claimant.lease);
+        let lease = Lease::new(run.id, run.fence, shard.clone(), sequence, expires_at);
         row.lease = Some(lease.clone());
         let claimed = ClaimedRun::new(run.clone(), lease);
         let attempt = AttemptRecord::running(
             run.id,
             run.spec.tenant.clone(),
             run.fence,
-            request.worker.clone(),
+            claimant.worker.clone(),
             run.ready_at,
-            clock,
+            claimant.clock,
         );
         self.settle(
-            clock,
-            &request.shard,
-            request.sequence,
+            claimant.clock,
+            shard,
+            sequence,
             SequenceOutcome::Ran(attempt),
         );
-        Ok(Claim::Ran(Box::new(claimed)))
-    }
-
-    /// The answer for a sequence that ended before: the same as long as that is true.
-    fn claim_again(&self, settled: &Settled) -> Result<Claim, StoreError> {
-        let attempt = match &settled.record.outcome {
-            SequenceOutcome::Ran(attempt) => attempt,
-            SequenceOutcome::Idle => return Ok(Claim::Idle),
-            SequenceOutcome::Contended => return Ok(Claim::Contended),
-            SequenceOutcome::Failed => {
-                return Err(StoreError::new(
-                    StoreErrorKind::Invalid,
-                    "looking at the sequence's tenant failed, so nothing is claimed against it",
-                ));
-            }
-        };
-        let row = self
-            .rows
-            .get(&attempt.run)
-            .filter(|row| row.is_held_by(attempt.fence));
-        match row.and_then(|row| row.lease.as_ref().map(|lease| (row, lease))) {
-            Some((row, lease)) => Ok(Claim::Ran(Box::new(ClaimedRun::new(
-                row.run.clone(),
-                lease.clone(),
-            )))),
-            None => Err(lease_lost()),
-        }
+        Some(claimed)
     }
 
     /// Records that looking failed, unless the sequence has an outcome.
     pub(super) fn record_failed(
         &mut self,
         clock: Timestamp,
-        shard: &SchedulerShardId,
+        shard: &Shard,
         sequence: u64,
-    ) {
-        self.settle(clock, shard, sequence, SequenceOutcome::Failed);
+    ) -> Result<(), StoreError> {
+        let name = shard.policy().shard();
+        if !self.settled.contains_key(&(name.clone(), sequence)) {
+            shard.require_active()?;
+            self.settle(clock, name, sequence, SequenceOutcome::Failed);
+        }
+        Ok(())
     }
 
     pub(super) fn renew(
@@ -103,21 +71,27 @@ impl Queue {
         lease: &Lease,
         duration: LeaseDuration,
     ) -> Renewal {
-        match self.held(lease).and_then(|row| row.lease.as_mut()) {
-            Some(current) => {
-                current.expires_at = lease_end(clock, duration);
-                Renewal::Renewed(current.expires_at)
-            }
-            None => Renewal::Lost,
+        let Some(row) = self.held(lease) else {
+            return Renewal::Lost;
+        };
+        let expires_at = lease_end(clock, duration);
+        if let Some(current) = &mut row.lease {
+            current.expires_at = expires_at;
+        }
+        if row.stop_requested {
+            Renewal::StopRequested(expires_at)
+        } else {
+            Renewal::Renewed(expires_at)
         }
     }
 
     pub(super) fn complete(&mut self, clock: Timestamp, lease: &Lease) -> Result<(), StoreError> {
         let Some(row) = self.held(lease) else {
-            return self.ended_before(lease, AttemptResult::Completed).map(drop);
+            return self
+                .ended_before(lease, &[AttemptResult::Completed])
+                .map(drop);
         };
-        row.run.state = RunState::Done;
-        row.run.finished_at = Some(clock);
+        row.end(clock, RunState::Done);
         let held = row.lease.take();
         self.end_attempt(clock, held, AttemptResult::Completed, None);
         Ok(())
@@ -131,11 +105,16 @@ impl Queue {
         wait_tick: impl Fn(&PoolId) -> Duration,
     ) -> Result<FailureOutcome, StoreError> {
         let Some(row) = self.held(lease) else {
-            let settled = self.ended_before(lease, AttemptResult::Failed)?;
+            let ends = [AttemptResult::Failed, AttemptResult::Cancelled];
+            let settled = self.ended_before(lease, &ends)?;
             return settled.failed_with.ok_or_else(lease_lost);
         };
         row.run.last_error = Some(failure.error().to_owned());
         let held = row.lease.take();
+        if row.stop_requested {
+            self.end_cancelled(clock, lease.run, held);
+            return Ok(FailureOutcome::Cancelled);
+        }
         let outcome = match failure.retry() {
             Retry::After(delay) if row.has_attempts_left() => {
                 let wait_tick = wait_tick(&row.run.spec.pool);
@@ -144,7 +123,7 @@ impl Queue {
                 FailureOutcome::Requeued(ready_at)
             }
             Retry::After(_) | Retry::GiveUp => {
-                row.bury(clock);
+                row.end(clock, RunState::Dead);
                 FailureOutcome::Dead
             }
         };
@@ -160,16 +139,20 @@ impl Queue {
         wait_tick: impl Fn(&PoolId) -> Duration,
     ) -> Result<(), StoreError> {
         let Some(row) = self.held(lease) else {
-            return self.ended_before(lease, AttemptResult::Released).map(drop);
+            let ends = [AttemptResult::Released, AttemptResult::Cancelled];
+            return self.ended_before(lease, &ends).map(drop);
         };
         row.run.attempt = row.run.attempt.saturating_sub(1);
         let held = row.lease.take();
-        let ready_at = if delay.is_zero() {
-            row.run.ready_at
-        } else {
-            ready_time(clock, ReadyAt::After(delay), wait_tick(&row.run.spec.pool))
-        };
-        row.requeue(ready_at);
+        if row.stop_requested {
+            self.end_cancelled(clock, lease.run, held);
+            return Ok(());
+        }
+        let wait_tick = wait_tick(&row.run.spec.pool);
+        row.requeue(match delay {
+            Duration::ZERO => row.run.ready_at,
+            delay => ready_time(clock, ReadyAt::After(delay), wait_tick),
+        });
         self.end_attempt(clock, held, AttemptResult::Released, None);
         Ok(())
     }
@@ -191,11 +174,15 @@ impl Queue {
             };
             row.run.last_error = Some("the lease expired".to_owned());
             let held = row.lease.take();
+            if row.stop_requested {
+                self.end_cancelled(clock, id, held);
+                continue;
+            }
             if row.has_attempts_left() {
                 row.requeue(row.run.ready_at);
                 report.requeued += 1;
             } else {
-                row.bury(clock);
+                row.end(clock, RunState::Dead);
                 report.dead += 1;
             }
             self.end_attempt(clock, held, AttemptResult::Expired, None);
@@ -211,13 +198,20 @@ impl Queue {
             .filter(|row| row.is_held_by(lease.fence))
     }
 
-    /// The record of the lease's attempt, if that is how it ended: then the call is a repetition, and succeeds again.
-    fn ended_before(&self, lease: &Lease, result: AttemptResult) -> Result<&Settled, StoreError> {
+    /// The record of the lease's attempt, if it ended in one of these ways: then the call is a repetition, and is
+    /// answered as the first time.
+    fn ended_before(
+        &self,
+        lease: &Lease,
+        results: &[AttemptResult],
+    ) -> Result<&Settled, StoreError> {
         let ended_so = |settled: &&Settled| match &settled.record.outcome {
             SequenceOutcome::Ran(attempt) => {
                 attempt.run == lease.run
                     && attempt.fence == lease.fence
-                    && attempt.ended.is_some_and(|(ended, _)| ended == result)
+                    && attempt
+                        .ended
+                        .is_some_and(|(ended, _)| results.contains(&ended))
             }
             SequenceOutcome::Idle | SequenceOutcome::Contended | SequenceOutcome::Failed => false,
         };
@@ -227,7 +221,8 @@ impl Queue {
             .ok_or_else(lease_lost)
     }
 
-    fn settle(
+    /// Records how a sequence ended, unless that is on record.
+    pub(super) fn settle(
         &mut self,
         clock: Timestamp,
         shard: &SchedulerShardId,
@@ -240,6 +235,15 @@ impl Queue {
                 record: SequenceRecord::new(sequence, outcome, clock),
                 failed_with: None,
             });
+    }
+
+    /// Ends the attempt of a run that somebody cancelled meanwhile, whichever end was asked for.
+    fn end_cancelled(&mut self, clock: Timestamp, run: RunId, held: Option<Lease>) {
+        if let Some(row) = self.rows.get_mut(&run) {
+            row.end(clock, RunState::Cancelled);
+        }
+        let answer = Some(FailureOutcome::Cancelled);
+        self.end_attempt(clock, held, AttemptResult::Cancelled, answer);
     }
 
     fn end_attempt(
@@ -260,7 +264,7 @@ impl Queue {
 }
 
 impl Row {
-    fn is_held_by(&self, fence: Fence) -> bool {
+    pub(super) fn is_held_by(&self, fence: Fence) -> bool {
         self.run.state == RunState::Running && self.run.fence == fence
     }
 
@@ -268,8 +272,9 @@ impl Row {
         self.run.attempt < self.run.spec.attempts_max.get()
     }
 
-    fn bury(&mut self, clock: Timestamp) {
-        self.run.state = RunState::Dead;
+    /// Ends the run for good, or until somebody queues it again.
+    pub(super) fn end(&mut self, clock: Timestamp, state: RunState) {
+        self.run.state = state;
         self.run.finished_at = Some(clock);
     }
 }
@@ -280,7 +285,7 @@ fn lease_end(clock: Timestamp, duration: LeaseDuration) -> Timestamp {
         .unwrap_or(Timestamp::MAX)
 }
 
-fn lease_lost() -> StoreError {
+pub(super) fn lease_lost() -> StoreError {
     StoreError::new(
         StoreErrorKind::LeaseLost,
         "another attempt owns the run, or it has ended",

@@ -1,19 +1,19 @@
-//! The runs: how they are enqueued, which one is the best, and how they are shown.
+//! The runs: how they are enqueued, how they are shown, and how they are forgotten.
 
-use core::cmp::Reverse;
 use core::ops::Bound;
 use core::time::Duration;
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
 
 use evenhand_policy::{PoolId, SchedulerShardId, TenantId};
 use jiff::Timestamp;
 
-use super::ready::{ready_time, tick_of};
+use super::ready::ready_time;
 use crate::{
-    Enqueued, FailureOutcome, IdempotencyKey, Lease, NewRun, PageSize, PoolScoring, ReadyAt, Run,
-    RunCounts, RunFilter, RunId, RunPage, RunState, SequenceRecord, StoreError, StoreErrorKind,
+    Enqueued, FailureOutcome, IdempotencyKey, Lease, LimitSubject, NewRun, PageSize, PoolScoring,
+    ReadyAt, Run, RunCounts, RunFilter, RunId, RunPage, RunState, RunsMax, SequenceRecord,
+    StoreError, StoreErrorKind,
 };
 
 /// All runs of all pools, and how the sequences that were looked at ended.
@@ -21,6 +21,7 @@ use crate::{
 pub(super) struct Queue {
     pub(super) rows: BTreeMap<RunId, Row>,
     pub(super) settled: BTreeMap<(SchedulerShardId, u64), Settled>,
+    pub(super) limits: BTreeMap<(PoolId, LimitSubject), RunsMax>,
     keys: BTreeMap<(PoolId, IdempotencyKey), RunId>,
     runs_made: u64,
 }
@@ -29,6 +30,8 @@ pub(super) struct Row {
     pub(super) run: Run,
     /// Whose right it is to work on the run; some exactly while it is running.
     pub(super) lease: Option<Lease>,
+    /// Whether somebody cancelled the run while it was running.
+    pub(super) stop_requested: bool,
 }
 
 pub(super) struct Settled {
@@ -43,6 +46,7 @@ impl Row {
         self.run.state = RunState::Queued;
         self.set_ready(ready_at);
         self.lease = None;
+        self.stop_requested = false;
     }
 
     fn set_ready(&mut self, ready_at: Timestamp) {
@@ -50,7 +54,7 @@ impl Row {
         self.run.spec.ready_at = ReadyAt::At(ready_at);
     }
 
-    fn is_queued_in(&self, pool: &PoolId) -> bool {
+    pub(super) fn is_queued_in(&self, pool: &PoolId) -> bool {
         self.run.state == RunState::Queued && self.run.spec.pool == *pool
     }
 }
@@ -95,7 +99,11 @@ impl Queue {
         }
         let ready_at = ready_time(clock, spec.ready_at, wait_tick);
         let run = Run::queued(id, spec.clone(), ready_at, clock);
-        let mut row = Row { run, lease: None };
+        let mut row = Row {
+            run,
+            lease: None,
+            stop_requested: false,
+        };
         row.set_ready(ready_at);
         self.rows.insert(id, row);
         Enqueued::new(id, true)
@@ -120,45 +128,11 @@ impl Queue {
         }
     }
 
-    /// The best ready run of the tenant: highest score, then earliest ready tick, then smallest id.
-    pub(super) fn best(
-        &self,
-        clock: Timestamp,
-        pool: &PoolId,
-        tenant: &TenantId,
-        scoring: &PoolScoring,
-    ) -> Option<RunId> {
-        self.rows
-            .values()
-            .filter(|row| row.is_queued_in(pool) && row.run.spec.tenant == *tenant)
-            .filter_map(|row| {
-                let Run {
-                    id, spec, ready_at, ..
-                } = &row.run;
-                let ready_tick = tick_of(*ready_at, scoring.wait_tick());
-                let wait_ticks = wait_ticks(clock, *ready_at, scoring.wait_tick())?;
-                let score =
-                    scoring
-                        .scoring()
-                        .score(spec.value_class, spec.base_priority, wait_ticks);
-                Some((score, Reverse(ready_tick), Reverse(*id)))
-            })
-            .max()
-            .map(|(_, _, Reverse(id))| id)
-    }
-
-    pub(super) fn ready_tenants(
-        &self,
-        clock: Timestamp,
-        pool: &PoolId,
-        wait_tick: Duration,
-    ) -> BTreeSet<TenantId> {
-        self.rows
-            .values()
-            .filter(|row| row.is_queued_in(pool))
-            .filter(|row| wait_ticks(clock, row.run.ready_at, wait_tick).is_some())
-            .map(|row| row.run.spec.tenant.clone())
-            .collect()
+    /// Deletes a run, and with it the hold on its key.
+    pub(super) fn forget(&mut self, id: RunId) {
+        if let Some(key) = self.rows.remove(&id).and_then(|row| key_of(&row.run.spec)) {
+            self.keys.remove(&key);
+        }
     }
 
     pub(super) fn run(&self, id: RunId) -> Option<Run> {
@@ -207,11 +181,6 @@ impl Queue {
             .map(|(_, settled)| settled.record.clone())
             .collect()
     }
-}
-
-/// How many whole ticks a run has waited; `None` as long as it is not ready.
-fn wait_ticks(clock: Timestamp, ready_at: Timestamp, wait_tick: Duration) -> Option<u64> {
-    u64::try_from(tick_of(clock, wait_tick) - tick_of(ready_at, wait_tick)).ok()
 }
 
 fn key_of(run: &NewRun) -> Option<(PoolId, IdempotencyKey)> {

@@ -11,6 +11,15 @@ pub(super) fn tick_of(time: Timestamp, wait_tick: Duration) -> i128 {
     time.as_nanosecond().div_euclid(nanos(wait_tick))
 }
 
+/// How many whole ticks a run has waited; `None` as long as it is not ready.
+pub(super) fn wait_ticks(
+    clock: Timestamp,
+    ready_at: Timestamp,
+    wait_tick: Duration,
+) -> Option<u64> {
+    u64::try_from(tick_of(clock, wait_tick) - tick_of(ready_at, wait_tick)).ok()
+}
+
 /// The time from which a run counts as waiting: now, or a later time rounded up to a whole tick since the Unix epoch.
 ///
 /// A run with a later time so becomes ready exactly when its tick begins, never before the time that was asked for.

@@ -7,7 +7,8 @@ use evenhand_policy::SchedulerShardId;
 use evenhand_store::memory::MemoryStore;
 use evenhand_store::{
     CLOCK_SKEW_MAX, Reservation, ReservationId, ReservationStore, ReserveRequest, RetentionReport,
-    SEQUENCE_MAX, SchedulerFairnessRetentionPolicy, StoreError, StoreErrorKind, Timestamp,
+    Retirement, SEQUENCE_MAX, SchedulerFairnessRetentionPolicy, ShardStanding, StoreError,
+    StoreErrorKind, Timestamp,
 };
 
 use super::Fault;
@@ -112,6 +113,12 @@ impl Ledger {
             self.mark(&request.shard)
         };
         pause(1).await;
+        if !self.has(Fault::ReservesWhenRetired) {
+            self.require_active(&request.shard).await?;
+        }
+        if self.has(Fault::RetiresWithoutLock) {
+            pause(100).await;
+        }
         self.judge(request, mark)?;
         let cursor = if self.has(Fault::CursorBeforeLock) {
             cursor_before_lock
@@ -121,8 +128,32 @@ impl Ledger {
         self.append(request, cursor).await
     }
 
+    pub(super) async fn retire(
+        &self,
+        old: &SchedulerShardId,
+        new: &SchedulerShardId,
+    ) -> Result<Retirement, StoreError> {
+        pause(50).await;
+        let _lock = match self.fault {
+            Some(Fault::RetiresWithoutLock) => None,
+            _ => Some(self.lock.lock().await),
+        };
+        self.memory.retire(old, new).await
+    }
+
     pub(super) async fn prune(&self, policy: SchedulerFairnessRetentionPolicy) -> RetentionReport {
         pause(50).await;
+        let report = self.delete_old(policy);
+        // The queue's own order forgets too, so that its history may.
+        let memory = &self.memory;
+        memory
+            .prune_scheduler_fairness_reservations(policy)
+            .await
+            .ok();
+        report
+    }
+
+    fn delete_old(&self, policy: SchedulerFairnessRetentionPolicy) -> RetentionReport {
         let cutoff = self.clock() - policy.window();
         let batch = usize::try_from(policy.batch()).unwrap_or(usize::MAX);
         let mut rows = self.rows();
@@ -172,6 +203,17 @@ impl Ledger {
         let mut answer = known.reservation;
         answer.store_time = self.clock();
         Ok(answer)
+    }
+
+    /// Refuses a shard that does not serve its pool.
+    async fn require_active(&self, shard: &SchedulerShardId) -> Result<(), StoreError> {
+        let kind = match self.memory.standing(shard).await? {
+            ShardStanding::Active => return Ok(()),
+            ShardStanding::Pending => StoreErrorKind::Pending,
+            ShardStanding::Retired { .. } => StoreErrorKind::Retired,
+            _ => StoreErrorKind::Unsupported,
+        };
+        refuse(kind)
     }
 
     /// Refuses an unknown id by its own time.
@@ -302,7 +344,7 @@ impl Rows {
 }
 
 /// Lets others act, this many times.
-async fn pause(turns: u32) {
+pub(super) async fn pause(turns: u32) {
     for _ in 0..turns {
         tokio::task::yield_now().await;
     }

@@ -13,7 +13,9 @@ use evenhand_store::{
 };
 
 use super::StoreUnderTest;
-use super::scene::{Must, Scene, assert_contiguous, at_once, claim, ran, request, run, tenant};
+use super::scene::{
+    Must, Scene, assert_contiguous, at_once, claim, ran, request, round, run, tenant,
+};
 
 /// A call over a network is polled a few times; drop before the first poll, between any two, and after the last.
 const POLLS_MAX: u32 = 9;
@@ -170,6 +172,41 @@ pub(super) async fn dropped_claims_and_endings_can_be_asked_again<S: StoreUnderT
     let counts = scene.store.counts().await.must("the counts");
     assert_eq!(
         counts.iter().map(|counts| counts.running).sum::<u64>(),
+        0,
+        "a run is held by nobody"
+    );
+}
+
+pub(super) async fn dropped_rounds_can_be_asked_again<S: StoreUnderTest>() {
+    let scene = Scene::<S>::start().await;
+    for polls in 0..=POLLS_MAX {
+        let backlog = [run("a"), run("a"), run("b")];
+        scene.store.enqueue_many(&backlog).await.must("a backlog");
+        let block = scene.reserve(8).await;
+        let asked = round(&scene.policy, &block, "conformance", 8);
+        let first = dropped_after(polls, scene.store.claim_round(&asked)).await;
+        let again = scene.round(&block).await;
+        let claimed = again.claimed.len();
+        assert_eq!(
+            claimed, 3,
+            "the dropped round and its repetition both counted"
+        );
+        assert_eq!((again.contended, again.moved_on), (vec![], vec![]));
+        if let Some(first) = first {
+            let first = first.must("the round that was answered after all");
+            assert_eq!(first.claimed, again.claimed);
+        }
+        for claimed in &again.claimed {
+            assert_eq!(claimed.lease.fence.get(), 1, "a run was claimed twice");
+            scene
+                .store
+                .complete(&claimed.lease)
+                .await
+                .must("a completion");
+        }
+    }
+    assert_eq!(
+        scene.count(|counts| counts.running).await,
         0,
         "a run is held by nobody"
     );

@@ -198,6 +198,46 @@ pub(super) async fn ready_tenants_are_those_with_ready_runs<S: StoreUnderTest>()
     );
 }
 
+pub(super) async fn the_next_ready_time_is_that_of_an_idle_tenant<S: StoreUnderTest>() {
+    let scene = slow_scene::<S>().await;
+    let next = async || {
+        let ready = scene.store.ready_tenants(scene.policy.shard()).await;
+        let ready = ready.must("the tenants");
+        (ready.tenants, ready.next_ready_at)
+    };
+    let later = |owner: &str, ticks: u32| {
+        let mut later = run(owner);
+        later.ready_at = ReadyAt::After(ticks * WAIT_TICK);
+        later
+    };
+    assert_eq!(next().await, (vec![], None), "nobody has runs");
+    scene.enqueue(&later("stranger", 1)).await;
+    assert_eq!(
+        next().await,
+        (vec![], None),
+        "nobody of the policy has runs"
+    );
+    let third = scene.enqueue(&later("a", 3)).await;
+    let third = scene.run(third).await.ready_at;
+    scene.enqueue(&later("a", 5)).await;
+    assert_eq!(next().await, (vec![], Some(third)));
+    let second = scene.enqueue(&later("b", 2)).await;
+    let second = scene.run(second).await.ready_at;
+    assert_eq!(next().await, (vec![], Some(second)));
+    let now = scene.enqueue(&run("b")).await;
+    assert_eq!(
+        next().await,
+        (vec![tenant("b")], Some(third)),
+        "who is ready needs no waking"
+    );
+    assert_eq!(scene.claimed("b").await.run.id, now);
+    assert_eq!(next().await, (vec![], Some(second)));
+    scene.advance(3 * WAIT_TICK).await;
+    assert_eq!(next().await, (vec![tenant("b")], Some(third)));
+    scene.advance(WAIT_TICK).await;
+    assert_eq!(next().await, (vec![tenant("a"), tenant("b")], None));
+}
+
 pub(super) async fn registration_ranks_what_is_already_queued<S: StoreUnderTest>() {
     let scene = slow_scene::<S>().await;
     let mut early = run("a");

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use evenhand_policy::admission::Scoring;
 use evenhand_policy::{SchedulerShardId, TenantFairnessWeight, WeightedFairnessPolicy};
 use evenhand_store::{
-    PolicyRegistration, PoolScoring, ReservationId, ReservationStore, RunQueue, StoreErrorKind,
-    Timestamp,
+    PolicyRegistration, PoolScoring, ReservationId, ReservationStore, RunQueue, ShardStanding,
+    StoreErrorKind, TenantHistoryRequest, Timestamp,
 };
 
 use super::StoreUnderTest;
-use super::scene::{Must, Scene, at_once, claim, policy, pool, refused, request, tenant};
+use super::optional::Method;
+use super::scene::{Must, Scene, at_once, claim, policy, pool, refused, request, round, tenant};
 
 pub(super) async fn register_is_idempotent_for_identical_policies<S: StoreUnderTest>() {
     let scene = Scene::<S>::start().await;
@@ -129,11 +130,11 @@ pub(super) async fn racing_policies_have_one_winner<S: StoreUnderTest>() {
     }
 }
 
-pub(super) async fn a_pool_is_bound_to_one_shard_and_one_scoring<S: StoreUnderTest>() {
+pub(super) async fn a_pool_has_one_active_shard_and_one_scoring<S: StoreUnderTest>() {
     let scene = Scene::<S>::start().await;
     let same = PolicyRegistration::new(scene.policy.clone());
     let slow = PoolScoring::new(Scoring::default(), Duration::from_mins(1)).must("a scoring");
-    let other_shard = policy("other", &[("a", 1)]);
+    let other = PolicyRegistration::new(policy("other", &[("a", 1)]));
     for (what, registration) in [
         (
             "the shard for another pool",
@@ -141,38 +142,54 @@ pub(super) async fn a_pool_is_bound_to_one_shard_and_one_scoring<S: StoreUnderTe
         ),
         (
             "the pool with another scoring",
-            same.clone().scored_by(slow),
+            same.clone().scored_by(slow.clone()),
         ),
         (
-            "the pool for another shard",
-            PolicyRegistration::new(other_shard.clone()),
+            "the pool for another shard, with another scoring",
+            other.clone().scored_by(slow),
         ),
     ] {
         let answer = scene.store.register_policy(&registration).await;
         refused(answer, StoreErrorKind::PolicyConflict, what);
     }
-    let answer = scene.store.load_policy(other_shard.shard()).await;
+    let shard = other.policy.shard();
     refused(
-        answer,
+        scene.store.load_policy(shard).await,
         StoreErrorKind::PolicyNotFound,
         "a shard whose registration was refused",
     );
-    let free = PolicyRegistration::new(other_shard).in_pool(pool("elsewhere"));
-    let answer = scene
-        .store
-        .register_policy(&free)
-        .await
-        .must("the shard for a free pool");
-    assert!(answer.created, "the refused registration took the pool");
-    let again = scene
-        .store
-        .register_policy(&same)
-        .await
-        .must("the first registration again");
+
+    let second = scene.store.register_policy(&other).await;
+    if scene.offers([Method::Retire]).await {
+        let second = second.must("a successor");
+        assert!(second.created, "the refused registrations bound the shard");
+        assert_eq!(second.standing, ShardStanding::Pending);
+        let moved = other.in_pool(pool("elsewhere"));
+        let answer = scene.store.register_policy(&moved).await;
+        refused(
+            answer,
+            StoreErrorKind::PolicyConflict,
+            "a pending shard for another pool",
+        );
+    } else {
+        refused(
+            second,
+            StoreErrorKind::PolicyConflict,
+            "a second shard of a pool, in a store that cannot retire the first",
+        );
+        let free = other.in_pool(pool("elsewhere"));
+        let answer = scene.store.register_policy(&free).await;
+        let answer = answer.must("the shard for a free pool");
+        assert!(answer.created, "the refused registration took the pool");
+    }
+    let again = scene.store.register_policy(&same).await;
+    let again = again.must("the first registration again");
     assert!(
         !again.created,
         "a refused registration unbound the first shard"
     );
+    assert_eq!(again.standing, ShardStanding::Active);
+    scene.reserve(1).await;
 }
 
 pub(super) async fn load_policy_gives_back_what_was_registered<S: StoreUnderTest>() {
@@ -222,4 +239,21 @@ pub(super) async fn an_unregistered_shard_is_not_found<S: StoreUnderTest>() {
         "record_failed",
     );
     refused(store.sequences(shard, 0, 1).await, NOT_FOUND, "sequences");
+    refused(store.standing(shard).await, NOT_FOUND, "standing");
+    let block = scene.reserve(1).await;
+    let round = round(&unknown, &block, "conformance", 1);
+    refused(store.claim_round(&round).await, NOT_FOUND, "claim_round");
+    if scene.offers([Method::LostBlocks]).await {
+        let answer = store.lost_blocks(shard, Duration::ZERO, 1).await;
+        refused(answer, NOT_FOUND, "lost_blocks");
+    }
+    if scene.offers([Method::TenantHistory]).await {
+        let (from, to) = (Timestamp::UNIX_EPOCH, Timestamp::MAX);
+        let request = TenantHistoryRequest::new(shard.clone(), tenant("a"), from, to, 1);
+        let answer = store.tenant_history(&request).await;
+        refused(answer, NOT_FOUND, "tenant_history");
+    }
+    if scene.offers([Method::Health]).await {
+        refused(store.health(shard).await, NOT_FOUND, "health");
+    }
 }

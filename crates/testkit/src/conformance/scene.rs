@@ -6,13 +6,14 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use evenhand_policy::{
-    PoolId, SchedulerShardId, TenantFairnessWeight, TenantId, WeightedFairnessPolicy,
+    PoolId, SchedulerShardId, TeamId, TenantFairnessWeight, TenantId, WeightedFairnessPolicy,
 };
 use evenhand_store::{
     AttemptRecord, Claim, ClaimRequest, ClaimedRun, LeaseDuration, NewRun, Payload,
     PolicyRegistration, Reservation, ReservationCount, ReservationId, ReservationStore,
-    ReserveRequest, Run, RunId, RunKind, RunQueue, SchedulerFairnessRetentionPolicy,
-    SequenceOutcome, SequenceRecord, StoreError, StoreErrorKind, Timestamp, WorkerName,
+    ReserveRequest, Round, RoundRequest, Run, RunCounts, RunId, RunKind, RunQueue,
+    SchedulerFairnessRetentionPolicy, SequenceOutcome, SequenceRecord, StoreError, StoreErrorKind,
+    Timestamp, WorkerName,
 };
 use futures::future::join_all;
 use tokio::sync::Barrier;
@@ -160,6 +161,24 @@ impl<S: StoreUnderTest> Scene<S> {
         self.claimed("a").await
     }
 
+    /// Claims against all sequences of a block, as whoever else claims in this scene.
+    pub(super) async fn round(&self, block: &Reservation) -> Round {
+        let request = round(&self.policy, block, "conformance", block.count.get());
+        self.store.claim_round(&request).await.must("a round")
+    }
+
+    /// How many runs of all tenants and pools are in this state.
+    pub(super) async fn count(&self, of_state: fn(&RunCounts) -> u64) -> u64 {
+        let counts = self.store.counts().await.must("the counts");
+        counts.iter().map(of_state).sum()
+    }
+
+    pub(super) async fn records(&self) -> Vec<SequenceRecord> {
+        let shard = self.policy.shard();
+        let records = self.store.sequences(shard, 0, 10_000).await;
+        records.must("the outcomes")
+    }
+
     pub(super) async fn record(&self, sequence: u64) -> SequenceRecord {
         let shard = self.policy.shard();
         let records = self
@@ -244,6 +263,14 @@ pub(super) fn pool(name: &str) -> PoolId {
     PoolId::try_from(name).must("a pool id")
 }
 
+pub(super) fn team(name: &str) -> TeamId {
+    TeamId::try_from(name).must("a team id")
+}
+
+pub(super) fn worker(name: &str) -> WorkerName {
+    WorkerName::try_from(name).must("a name")
+}
+
 pub(super) fn request(
     policy: &WeightedFairnessPolicy,
     id: ReservationId,
@@ -259,12 +286,21 @@ pub(super) fn run(name: &str) -> NewRun {
 }
 
 pub(super) fn claim(policy: &WeightedFairnessPolicy, sequence: u64) -> ClaimRequest {
-    let worker = WorkerName::try_from("conformance").must("a name");
-    ClaimRequest::new(policy, sequence, worker, lease(30))
+    ClaimRequest::new(policy, sequence, worker("conformance"), lease(30))
 }
 
 pub(super) fn lease(seconds: u64) -> LeaseDuration {
     LeaseDuration::new(Duration::from_secs(seconds)).must("a lease")
+}
+
+/// A round over the whole of `block`.
+pub(super) fn round(
+    policy: &WeightedFairnessPolicy,
+    block: &Reservation,
+    by: &str,
+    runs_max: u32,
+) -> RoundRequest {
+    RoundRequest::new(policy, block, worker(by), lease(30), runs_max)
 }
 
 #[track_caller]
@@ -285,6 +321,15 @@ pub(super) fn attempt(record: &SequenceRecord) -> &AttemptRecord {
         )
     };
     attempt
+}
+
+/// Who claimed the run that a sequence ran, if it ran any.
+pub(super) fn worker_of(outcome: &SequenceOutcome) -> Option<&WorkerName> {
+    if let SequenceOutcome::Ran(attempt) = outcome {
+        Some(&attempt.worker)
+    } else {
+        None
+    }
 }
 
 /// Runs the tasks at once, each on a task of its own, and gives their answers in order. A panic goes on in the caller.

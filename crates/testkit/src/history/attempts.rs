@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use evenhand_store::{
-    AttemptRecord, AttemptResult, Claim, ClaimRequest, Fence, RunId, SequenceOutcome,
+    AttemptRecord, AttemptResult, Claim, ClaimRequest, Fence, Lease, Round, RoundRequest, RunId,
+    SequenceOutcome,
 };
 use jiff::Timestamp;
 
@@ -67,11 +68,7 @@ pub(super) fn check_claims(
     evidence: &Evidence,
     violations: &mut Vec<Violation>,
 ) {
-    let recorded: HashMap<u64, &SequenceOutcome> = evidence
-        .sequences
-        .iter()
-        .map(|record| (record.sequence, &record.outcome))
-        .collect();
+    let recorded = outcomes(evidence);
     for call in calls {
         let Some((_, Ok(claim))) = &call.answered else {
             continue;
@@ -87,6 +84,56 @@ pub(super) fn check_claims(
                 answered,
                 recorded,
             });
+        }
+    }
+}
+
+/// What clients were told of the sequences of a block is what is on record.
+pub(super) fn check_rounds(
+    calls: &[Call<RoundRequest, Round>],
+    evidence: &Evidence,
+    violations: &mut Vec<Violation>,
+) {
+    let recorded = outcomes(evidence);
+    for call in calls {
+        let Some((_, Ok(round))) = &call.answered else {
+            continue;
+        };
+        let claimed: HashMap<u64, &Lease> = round
+            .claimed
+            .iter()
+            .map(|claimed| (claimed.lease.sequence, &claimed.lease))
+            .collect();
+        for sequence in call.request.sequences() {
+            let outcome = recorded.get(&sequence).copied();
+            let attempt = outcome.and_then(attempt_of);
+            let (answered, agrees) = if let Some(lease) = claimed.get(&sequence) {
+                let is_recorded = |attempt: &AttemptRecord| {
+                    (attempt.run, attempt.fence) == (lease.run, lease.fence)
+                };
+                let answered = describe_attempt(lease.run, lease.fence);
+                (answered, attempt.is_some_and(is_recorded))
+            } else if round.moved_on.contains(&sequence) {
+                ("a run that moved on".to_owned(), attempt.is_some())
+            } else if round.contended.contains(&sequence) {
+                // A round that ran out of permits may have put the run back.
+                let is_back = |attempt: &AttemptRecord| {
+                    matches!(attempt.ended, Some((AttemptResult::Released, _)))
+                };
+                let agrees = attempt.map_or(outcome != Some(&SequenceOutcome::Idle), is_back);
+                ("Contended".to_owned(), agrees && outcome.is_some())
+            } else {
+                let agrees = outcome == Some(&SequenceOutcome::Idle);
+                ("Idle".to_owned(), agrees)
+            };
+            if !agrees {
+                let recorded = outcome.map_or_else(|| "nothing".to_owned(), describe_outcome);
+                violations.push(Violation::ClaimDiffers {
+                    sequence,
+                    answered,
+                    recorded,
+                });
+            }
         }
     }
 }
@@ -119,7 +166,9 @@ pub(super) fn check_endings(
         *may |= !is_refused;
         let is_acknowledged = matches!(&call.answered, Some((_, Ok(()))));
         let recorded = ended.get(&(lease.run, lease.fence)).copied().flatten();
-        if is_acknowledged && recorded != Some(*result) {
+        let agrees = recorded == Some(*result)
+            || (recorded == Some(AttemptResult::Cancelled) && *result != AttemptResult::Completed);
+        if is_acknowledged && !agrees {
             let (run, fence) = (lease.run, lease.fence);
             violations.push(Violation::EndingLost {
                 run,
@@ -144,6 +193,13 @@ fn is_reserved(evidence: &Evidence, sequence: u64) -> bool {
         .checked_sub(1)
         .and_then(|index| evidence.reservations.get(index));
     before.is_some_and(|row| row.sequences().contains(&sequence))
+}
+
+fn outcomes(evidence: &Evidence) -> HashMap<u64, &SequenceOutcome> {
+    let records = evidence.sequences.iter();
+    records
+        .map(|record| (record.sequence, &record.outcome))
+        .collect()
 }
 
 fn attempt_of(outcome: &SequenceOutcome) -> Option<&AttemptRecord> {

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use evenhand_policy::WeightedFairnessPolicy;
 use evenhand_store::{
-    Claim, ClaimRequest, Failure, LeaseDuration, ReservationCount, ReservationId,
-    ReservationIdMint, ReservationStore, ReserveRequest, Retry, RunQueue, StoreError, WorkerName,
+    Claim, ClaimRequest, Failure, Lease, LeaseDuration, Reservation, ReservationCount,
+    ReservationId, ReservationIdMint, ReservationStore, ReserveRequest, Retry, RoundRequest,
+    RunQueue, StoreError, WorkerName,
 };
 use tokio::time::Instant;
 
@@ -25,6 +26,8 @@ pub struct StormOptions {
     pub count_max: u32,
     /// Whether clients also claim against what they reserved, and end what they claimed. True by default.
     pub claims: bool,
+    /// Whether they claim against whole blocks in rounds, mostly. False by default.
+    pub rounds: bool,
     /// How long a client asks again while the outcome of a call is unknown or the store is unavailable. 30 seconds by
     /// default; after that it leaves the call unsettled.
     pub patience: Duration,
@@ -39,6 +42,7 @@ impl Default for StormOptions {
             reservations_per_client: 25,
             count_max: 4,
             claims: true,
+            rounds: false,
             patience: Duration::from_secs(30),
             seed: 0,
         }
@@ -68,6 +72,7 @@ where
         .zip(handles.iter().cycle())
         .map(|(number, store)| {
             let client = Client {
+                name: format!("storm-{number}"),
                 store: Arc::clone(store),
                 policy: policy.clone(),
                 options: options.clone(),
@@ -88,6 +93,7 @@ where
 }
 
 struct Client<S> {
+    name: String,
     store: Arc<S>,
     policy: WeightedFairnessPolicy,
     options: StormOptions,
@@ -112,7 +118,9 @@ impl<S: ReservationStore + RunQueue> Client<S> {
             let answer = persist(self.options.patience, || history.reserve(store, &request)).await;
             let Ok(reservation) = answer else { continue };
             mint.observe(reservation.store_time, origin.elapsed());
-            if self.options.claims {
+            if self.options.claims && self.options.rounds && self.random.u32(..8) > 0 {
+                self.claim_round(&reservation).await;
+            } else if self.options.claims {
                 for sequence in reservation.sequences() {
                     self.claim(sequence).await;
                 }
@@ -136,29 +144,51 @@ impl<S: ReservationStore + RunQueue> Client<S> {
     }
 
     async fn claim(&mut self, sequence: u64) {
-        let Ok(worker) = WorkerName::try_from("storm") else {
+        let Ok(worker) = WorkerName::try_from(self.name.as_str()) else {
             return;
         };
         let request = ClaimRequest::new(&self.policy, sequence, worker, LeaseDuration::default());
-        let repeats = if self.random.u32(..8) == 0 { 2 } else { 1 };
-        let (history, store, patience) = (&self.history, &*self.store, self.options.patience);
-        for _ in 0..repeats {
-            let answer = persist(patience, || history.claim(store, &request)).await;
-            let Ok(Claim::Ran(claimed)) = answer else {
-                continue;
-            };
-            let lease = &claimed.lease;
-            let failure = Failure::new("the storm took it", Retry::After(Duration::ZERO));
-            // Somebody else may have claimed the same sequence and ended it first, so every answer is fine here.
-            match self.random.u32(..8) {
-                0 => drop(persist(patience, || history.fail(store, lease, &failure)).await),
-                1 => {
-                    drop(persist(patience, || history.release(store, lease, Duration::ZERO)).await);
-                }
-                _ => drop(persist(patience, || history.complete(store, lease)).await),
+        for _ in 0..self.repeats() {
+            let (history, store) = (&self.history, &*self.store);
+            let answer = persist(self.options.patience, || history.claim(store, &request)).await;
+            if let Ok(Claim::Ran(claimed)) = answer {
+                self.end(&claimed.lease).await;
             }
-            drop(persist(patience, || history.complete(store, lease)).await);
         }
+    }
+
+    async fn claim_round(&mut self, block: &Reservation) {
+        let Ok(worker) = WorkerName::try_from(self.name.as_str()) else {
+            return;
+        };
+        let runs_max = self.random.u32(0..=block.count.get());
+        let lease = LeaseDuration::default();
+        let request = RoundRequest::new(&self.policy, block, worker, lease, runs_max);
+        for _ in 0..self.repeats() {
+            let (history, store) = (&self.history, &*self.store);
+            let ask = || history.claim_round(store, &request);
+            let answer = persist(self.options.patience, ask).await;
+            for claimed in answer.map(|round| round.claimed).unwrap_or_default() {
+                self.end(&claimed.lease).await;
+            }
+        }
+    }
+
+    /// Now and then an answered call is made once more.
+    fn repeats(&mut self) -> u32 {
+        if self.random.u32(..8) == 0 { 2 } else { 1 }
+    }
+
+    async fn end(&mut self, lease: &Lease) {
+        let (history, store, patience) = (&self.history, &*self.store, self.options.patience);
+        let failure = Failure::new("the storm took it", Retry::After(Duration::ZERO));
+        // Somebody else may have claimed the same sequence and ended it first, so every answer is fine here.
+        match self.random.u32(..8) {
+            0 => drop(persist(patience, || history.fail(store, lease, &failure)).await),
+            1 => drop(persist(patience, || history.release(store, lease, Duration::ZERO)).await),
+            _ => drop(persist(patience, || history.complete(store, lease)).await),
+        }
+        drop(persist(patience, || history.complete(store, lease)).await);
     }
 }
 

@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use std::sync::Arc;
+
 use evenhand_policy::{TenantFairnessWeight, TenantId};
 use evenhand_store::{
     AttemptRecord, AttemptResult, Claim, ClaimRequest, ClaimedRun, Fence, Lease, LeaseDuration,
@@ -11,7 +13,7 @@ use evenhand_store::{
 use futures::FutureExt;
 
 use super::*;
-use crate::broken::BrokenStore;
+use crate::broken::{BrokenStore, Fault};
 
 fn clock() -> Timestamp {
     Timestamp::from_second(1_777_636_800).unwrap()
@@ -78,6 +80,26 @@ fn ran(sequence: u64, run: u8, fence: u64) -> Call<ClaimRequest, Claim> {
     claim(sequence, Claim::Ran(Box::new(claimed)))
 }
 
+/// A round that claimed these runs, given as sequence, run and fence, and found that others moved on.
+fn round(
+    block: Reservation,
+    claimed: &[(u64, u8, u64)],
+    moved_on: &[u64],
+) -> Call<RoundRequest, Round> {
+    let (worker, lease_duration) = ("worker".parse().unwrap(), LeaseDuration::default());
+    let claimed = claimed.iter().map(|(sequence, run, fence)| {
+        let spec = NewRun::new(tenant("a"), "kind".parse().unwrap(), Payload::default());
+        let queued = Run::queued(run_id(*run), spec, clock(), clock());
+        ClaimedRun::new(queued, lease(*sequence, *run, *fence))
+    });
+    let answer = Round::new(claimed.collect(), Vec::new(), moved_on.to_vec());
+    Call {
+        request: RoundRequest::new(&policy(), &block, worker, lease_duration, 4),
+        invoked: 1,
+        answered: Some((2, Ok(answer))),
+    }
+}
+
 fn ending(
     (sequence, run, fence): (u64, u8, u64),
     result: AttemptResult,
@@ -110,7 +132,11 @@ fn sound() -> (History, Evidence) {
         attempt(0, 1, 1, Some(AttemptResult::Failed)),
         attempt(1, 1, 2, Some(AttemptResult::Completed)),
         SequenceRecord::new(2, SequenceOutcome::Idle, clock()),
+        SequenceRecord::new(3, SequenceOutcome::Idle, clock()),
         attempt(4, 2, 1, None),
+        SequenceRecord::new(5, SequenceOutcome::Idle, clock()),
+        SequenceRecord::new(6, SequenceOutcome::Idle, clock()),
+        SequenceRecord::new(7, SequenceOutcome::Idle, clock()),
     ];
     let calls = Calls {
         clock: 100,
@@ -122,6 +148,10 @@ fn sound() -> (History, Evidence) {
             reserve(row(4, 0, 1), 8, None),
         ],
         claims: vec![ran(0, 1, 1), ran(1, 1, 2), claim(2, Claim::Idle)],
+        rounds: vec![
+            round(rows[0], &[], &[0, 1]),
+            round(rows[1], &[(4, 2, 1)], &[]),
+        ],
         endings: vec![
             ending((0, 1, 1), AttemptResult::Failed, Ok(())),
             ending(
@@ -159,7 +189,7 @@ fn attempt_in(evidence: &mut Evidence, record: usize) -> &mut AttemptRecord {
 fn a_sound_history_has_no_violation() {
     assert_eq!(found(|_, _| {}), []);
     let (history, _) = sound();
-    assert_eq!((history.calls_len(), history.unknown_len()), (11, 2));
+    assert_eq!((history.calls_len(), history.unknown_len()), (13, 2));
 }
 
 #[test]
@@ -362,6 +392,8 @@ fn a_completion_that_was_lost_is_found() {
 #[test]
 fn a_claim_that_is_not_on_record_is_found() {
     let found = found(|calls, evidence| {
+        calls.rounds.clear();
+        evidence.sequences.truncate(5);
         evidence.sequences[2].outcome = SequenceOutcome::Failed;
         calls.claims.push(ran(4, 2, 7));
         calls.claims.push(claim(5, Claim::Idle));
@@ -382,6 +414,73 @@ fn a_claim_that_is_not_on_record_is_found() {
         differs(5, "Idle", "nothing"),
     ];
     assert_eq!(found, expected);
+}
+
+#[test]
+fn a_round_that_is_not_on_record_is_found() {
+    let found = found(|calls, evidence| {
+        calls.rounds[1] = round(row(2, 4, 4), &[(5, 2, 1)], &[7]);
+        evidence.sequences[2].outcome = SequenceOutcome::Contended;
+        evidence.sequences.remove(6);
+        calls.claims.clear();
+    });
+    let differs = |sequence, answered: &str, recorded: &str| Violation::ClaimDiffers {
+        sequence,
+        answered: answered.to_owned(),
+        recorded: recorded.to_owned(),
+    };
+    let held = format!("run {} with fence 1", run_id(2));
+    let expected = [
+        differs(2, "Idle", "Contended"),
+        differs(4, "Idle", &held),
+        differs(5, &held, "Idle"),
+        differs(6, "Idle", "nothing"),
+        differs(7, "a run that moved on", "Idle"),
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_cancelled_attempt_may_have_been_asked_to_end_otherwise() {
+    let cancelled = Some((AttemptResult::Cancelled, clock()));
+    assert_eq!(
+        found(|_, evidence| attempt_in(evidence, 0).ended = cancelled),
+        []
+    );
+    let found = found(|_, evidence| attempt_in(evidence, 1).ended = cancelled);
+    let (run, fence, result) = (run_id(1), Fence::new(2), AttemptResult::Completed);
+    assert_eq!(found, [Violation::EndingLost { run, fence, result }]);
+}
+
+/// What is found after a storm of rounds over a store with this fault.
+async fn storm_of_rounds(fault: Option<Fault>) -> Result<(), Vec<Violation>> {
+    let store = Arc::new(BrokenStore::new(fault, clock()));
+    let registration = PolicyRegistration::new(policy());
+    store.register_policy(&registration).await.unwrap();
+    let run = |name| NewRun::new(tenant(name), "kind".parse().unwrap(), Payload::default());
+    let backlog: Vec<_> = (0..400).map(|number| run(["a", "b"][number % 2])).collect();
+    store.enqueue_many(&backlog).await.unwrap();
+    let options = StormOptions {
+        rounds: true,
+        ..StormOptions::default()
+    };
+    let history = storm(&[Arc::clone(&store), store.clone()], &policy(), &options).await;
+    let evidence = Evidence::read(&*store, policy().shard()).await.unwrap();
+    let ran = |record: &&SequenceRecord| matches!(record.outcome, SequenceOutcome::Ran(_));
+    assert!(evidence.sequences.iter().filter(ran).count() > 50);
+    check(&history, &evidence)
+}
+
+#[tokio::test]
+async fn a_storm_of_rounds_leaves_sound_evidence() {
+    assert_eq!(storm_of_rounds(None).await, Ok(()));
+}
+
+#[tokio::test]
+async fn a_storm_of_rounds_shows_runs_that_were_given_away() {
+    let violations = storm_of_rounds(Some(Fault::IdleSlotsGivenAway)).await;
+    let differs = |violation: &Violation| matches!(violation, Violation::ClaimDiffers { .. });
+    assert!(violations.is_err_and(|violations| violations.iter().any(differs)));
 }
 
 #[tokio::test]

@@ -1,0 +1,1 @@
+SELECT shard, canonical, digest FROM evenhand.active_policy($1)

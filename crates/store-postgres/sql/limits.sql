@@ -1,0 +1,1 @@
+SELECT kind, name, runs_max, running FROM evenhand.limits($1)

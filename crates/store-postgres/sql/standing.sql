@@ -1,0 +1,1 @@
+SELECT standing, successor FROM evenhand.standing($1)

@@ -1,0 +1,1 @@
+SELECT pool, tenant, queued FROM evenhand.unserved()

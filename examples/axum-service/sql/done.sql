@@ -1,0 +1,1 @@
+UPDATE orders SET state = 'done' WHERE id = $1

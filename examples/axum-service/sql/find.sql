@@ -1,0 +1,1 @@
+SELECT id, shop, item, quantity, state FROM orders WHERE id = $1

@@ -1,0 +1,1 @@
+UPDATE stock SET available = available - $2 WHERE item = $1

@@ -1,0 +1,143 @@
+//! How long a run waits on an idle system, from the call that enqueues it to the start of its handler.
+
+use core::time::Duration;
+use std::time::Instant;
+
+use evenhand_store::{NewRun, RunQueue as _};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use super::Measured;
+use crate::bench::Result;
+use crate::bench::line::{Figure, Line, Unit};
+use crate::bench::noop;
+use crate::bench::plot::{Axis, Plot};
+use crate::bench::samples::{Samples, millis, number};
+use crate::bench::scene::{Shard, tenant};
+use crate::bench::server::{Bench, Regime};
+
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// A database with one idle worker.
+struct Side {
+    shard: Shard,
+    run: NewRun,
+    starts: mpsc::UnboundedReceiver<Instant>,
+    stop: oneshot::Sender<()>,
+    working: JoinHandle<Result<()>>,
+    millis: Samples,
+}
+
+pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
+    bench.set(Regime::Native).await?;
+    let mut notified = Side::start(bench, "latency_notify", true).await?;
+    let mut polled = Side::start(bench, "latency_poll", false).await?;
+    let runs = bench.pick(20, 200);
+    bench.say(&format!(
+        "{runs} runs, one at a time, and as many without notification"
+    ));
+    for run in 0..=runs {
+        for side in [&mut notified, &mut polled] {
+            let waited = side.wait_for_one().await?;
+            // The first one also opens connections and prepares statements.
+            if run > 0 {
+                side.millis.push(waited);
+            }
+        }
+    }
+    let measured = Measured {
+        lines: lines(&notified.millis, &polled.millis),
+        plots: vec![plot(&notified.millis, &polled.millis)],
+    };
+    notified.end().await?;
+    polled.end().await?;
+    Ok(measured)
+}
+
+impl Side {
+    async fn start(bench: &Bench, name: &str, notify: bool) -> Result<Self> {
+        let database = bench.database(name).await?;
+        if !notify {
+            database
+                .run(include_str!("../sql/notification_off.sql"))
+                .await?;
+        }
+        let busy = tenant("a", 1)?;
+        let store = database.store(4).await?;
+        let shard = Shard::register(&store, "latency", vec![busy.clone()]).await?;
+        let (started, starts) = mpsc::unbounded_channel();
+        let working_shard = shard.by(&database.store(4).await?);
+        let worker = noop::worker(&working_shard, move |_| {
+            // Nobody listens any more once the measurement is over.
+            let _ = started.send(Instant::now());
+        })?
+        .poll_interval(POLL_INTERVAL)
+        .build();
+        let (stop, stopped) = oneshot::channel();
+        let working = tokio::spawn(async move {
+            worker.run_until(stopped).await?;
+            Ok(())
+        });
+        Ok(Self {
+            run: noop::new_run(&shard, busy.tenant())?,
+            shard,
+            starts,
+            stop,
+            working,
+            millis: Samples::default(),
+        })
+    }
+
+    /// Enqueues a run at some moment of the worker's sleep; answers with the milliseconds until its handler began.
+    async fn wait_for_one(&mut self) -> Result<f64> {
+        tokio::time::sleep(Duration::from_millis(fastrand::u64(60..160))).await;
+        let enqueued = Instant::now();
+        self.shard.store.enqueue(&self.run).await?;
+        let started = tokio::time::timeout(DEADLINE, self.starts.recv()).await?;
+        let started = started.ok_or("the worker has ended")?;
+        Ok(millis(started.duration_since(enqueued)))
+    }
+
+    async fn end(self) -> Result<()> {
+        let _ = self.stop.send(());
+        self.working.await?
+    }
+}
+
+fn lines(notified: &Samples, polled: &Samples) -> Vec<Line> {
+    let figure = |millis: &Samples, percent| {
+        let value = millis.percentile(percent);
+        Figure {
+            runs: millis.clone(),
+            ..Figure::one(value, Unit::Millis)
+        }
+    };
+    let line = |percent| {
+        let what = format!("enqueue to handler start, p{percent}, NOTIFY");
+        Line::new(what, figure(notified, percent))
+            .regime(Regime::Native)
+            .beside(
+                format!("polling every {} ms", POLL_INTERVAL.as_millis()),
+                figure(polled, percent),
+            )
+    };
+    vec![line(50), line(99)]
+}
+
+fn plot(notified: &Samples, polled: &Samples) -> Plot {
+    let curve = |millis: &Samples| -> Vec<(f64, f64)> {
+        let percents = (1_u8..=99).map(|percent| (percent, millis.percentile(percent.into())));
+        percents
+            .map(|(percent, millis)| (number(percent), millis))
+            .collect()
+    };
+    Plot::new(
+        "latency",
+        "From enqueue to the start of the handler, on an idle system",
+        Axis::linear("percent of runs that waited no longer"),
+        Axis::log("ms"),
+    )
+    .curve("NOTIFY", curve(notified))
+    .curve("polling", curve(polled))
+}

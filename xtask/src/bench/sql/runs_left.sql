@@ -1,0 +1,1 @@
+SELECT count(*)::float8 FROM evenhand.runs WHERE state IN ('queued', 'running');

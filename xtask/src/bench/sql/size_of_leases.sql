@@ -1,0 +1,1 @@
+SELECT pg_catalog.pg_total_relation_size('evenhand.leases')::float8;
