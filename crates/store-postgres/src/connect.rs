@@ -13,6 +13,7 @@ use sqlx::{ConnectOptions as _, Connection as _, PgConnection};
 
 use crate::combine::Combiner;
 use crate::error;
+use crate::wake::Waking;
 
 /// How the store reaches its server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +34,7 @@ pub struct ConnectOptions {
     connections_max: usize,
     acquire_timeout: Duration,
     statement_timeout: Duration,
+    listen_on: Option<PgConnectOptions>,
 }
 
 /// Why options were refused.
@@ -90,6 +92,7 @@ impl ConnectOptions {
             connections_max: 16,
             acquire_timeout: Duration::from_secs(10),
             statement_timeout: Duration::from_secs(30),
+            listen_on: None,
         })
     }
 
@@ -119,6 +122,23 @@ impl ConnectOptions {
     pub fn statement_timeout(mut self, timeout: Duration) -> Self {
         self.statement_timeout = timeout;
         self
+    }
+
+    /// Where workers listen to be woken, when the URL is that of a pooler: the server's own address. Without it they look
+    /// now and then.
+    ///
+    /// # Errors
+    ///
+    /// As for [`parse`](Self::parse).
+    pub fn listen_on(mut self, url: &str) -> Result<Self, ConnectOptionsError> {
+        self.listen_on = Some(Self::parse(url)?.server);
+        Ok(self)
+    }
+
+    /// The options for the connection that listens, where there can be one.
+    pub(crate) fn listener(&self) -> Option<PgConnectOptions> {
+        let own = || (self.transport == Transport::Direct).then(|| self.server.clone());
+        self.listen_on.clone().or_else(own)
     }
 
     fn is_local(&self) -> bool {
@@ -218,6 +238,7 @@ pub struct PostgresStore {
     pub(crate) pool: Pool<Connector>,
     pub(crate) transport: Transport,
     pub(crate) combiner: Arc<Combiner>,
+    pub(crate) waking: Arc<Waking>,
 }
 
 impl PostgresStore {
@@ -241,6 +262,7 @@ impl PostgresStore {
             pool,
             transport,
             combiner: Arc::default(),
+            waking: Arc::new(Waking::new(options.listener())),
         };
         drop(store.pool.get().await.map_err(error::of_connect)?);
         Ok(store)
@@ -248,6 +270,7 @@ impl PostgresStore {
 
     /// Closes every idle connection, and the others as soon as their calls have ended. Later calls are *unavailable*.
     pub fn close(&self) {
+        self.waking.close();
         self.pool.close();
     }
 }

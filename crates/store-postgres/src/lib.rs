@@ -35,6 +35,7 @@ mod round;
 mod rows;
 mod session;
 mod succession;
+mod wake;
 
 pub use connect::{ConnectOptions, ConnectOptionsError, PostgresStore, Transport};
 pub use migrate::{MigrateError, migrate};

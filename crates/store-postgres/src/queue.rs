@@ -9,7 +9,7 @@ use evenhand_store::{
     Lease, LeaseDuration, LimitSubject, NewRun, PageSize, ReadyAt, ReadyTenants, RecoveryReport,
     Renewal, Reservation, ReservationCount, Retry, Round, RoundRequest, Run, RunCounts, RunFilter,
     RunId, RunKind, RunLimit, RunPage, RunQueue, RunState, RunsMax, SequenceRecord, StoreError,
-    StoreErrorKind, UnservedRuns,
+    StoreErrorKind, UnservedRuns, WaitRequest,
 };
 use sqlx::postgres::PgRow;
 use sqlx::types::Json;
@@ -241,6 +241,10 @@ impl RunQueue for PostgresStore {
 
     async fn claim_round(&self, request: &RoundRequest) -> Result<Round, StoreError> {
         self.claim_round_in_one_call(request).await
+    }
+
+    async fn wait_for_work(&self, request: &WaitRequest) -> Result<(), StoreError> {
+        self.sleep_until_work(request).await
     }
 
     async fn lost_blocks(

@@ -2,6 +2,7 @@
 
 use deadpool::managed::Object;
 use evenhand_store::StoreError;
+use sqlx::postgres::{PgDatabaseError, PgSeverity};
 use sqlx::{Executor as _, PgConnection};
 
 use crate::connect::{Connector, PostgresStore, Transport};
@@ -55,7 +56,10 @@ impl Session {
 
     /// Ends the call with what the server said, and gives the connection back if it can serve others.
     pub(crate) async fn end<T>(mut self, answer: Result<T, sqlx::Error>) -> Result<T, StoreError> {
-        let answered = matches!(answer, Ok(_) | Err(sqlx::Error::Database(_)));
+        let answered = match &answer {
+            Ok(_) => true,
+            Err(error) => leaves_connection_open(error),
+        };
         let ended = match self.transport {
             Transport::TransactionPooler if answered => {
                 let statement = if answer.is_ok() { "COMMIT" } else { "ROLLBACK" };
@@ -83,6 +87,14 @@ impl Session {
             drop(Object::take(connection));
         }
     }
+}
+
+/// Whether the server refused a statement and no more: behind a fatal refusal it hangs up.
+fn leaves_connection_open(error: &sqlx::Error) -> bool {
+    let refusal = error.as_database_error();
+    let refusal = refusal.and_then(|refusal| refusal.try_downcast_ref::<PgDatabaseError>());
+    refusal
+        .is_some_and(|refusal| !matches!(refusal.severity(), PgSeverity::Fatal | PgSeverity::Panic))
 }
 
 impl Drop for Session {

@@ -7,6 +7,7 @@
 
 mod blocks;
 mod claims;
+mod combine;
 mod concurrency;
 mod conformance;
 mod faults;
@@ -24,3 +25,4 @@ mod statements;
 mod storm;
 mod succession;
 mod transactions;
+mod wake;

@@ -117,7 +117,7 @@ fn lines(reservation: Sizes, slot: Sizes, round: Sizes) -> Vec<Line> {
         line(
             "a slot on disk with its share of the block's outcome (idle)",
             with_outcome,
-            Target::AtMost(4.0),
+            Target::Stated,
         ),
         line(
             "the block's outcome in the log, a slot's share",

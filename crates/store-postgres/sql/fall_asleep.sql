@@ -1,0 +1,1 @@
+SELECT pool_key, until_us, sleeper, channel FROM evenhand.fall_asleep($1, $2, $3)

@@ -1,0 +1,1 @@
+SELECT evenhand.wake_up($1, $2, $3)
