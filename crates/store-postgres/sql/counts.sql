@@ -1,1 +1,1 @@
-SELECT pool, tenant, queued, running, done, dead FROM evenhand.counts()
+SELECT pool, tenant, queued, running, done, dead, cancelled FROM evenhand.counts()

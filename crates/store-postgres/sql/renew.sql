@@ -1,1 +1,1 @@
-SELECT expires_at_us FROM evenhand.renew($1, $2, $3)
+SELECT expires_at_us, stop_requested FROM evenhand.renew($1, $2, $3)

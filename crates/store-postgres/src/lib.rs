@@ -25,7 +25,9 @@
 
 mod combine;
 mod connect;
+mod control;
 mod error;
+mod history;
 mod limits;
 mod migrate;
 mod queue;
@@ -36,6 +38,7 @@ mod rows;
 mod session;
 mod succession;
 mod wake;
+mod watch;
 
 pub use connect::{ConnectOptions, ConnectOptionsError, PostgresStore, Transport};
 pub use migrate::{MigrateError, migrate};

@@ -5,11 +5,12 @@ use core::time::Duration;
 use async_trait::async_trait;
 use evenhand_policy::{PoolId, SchedulerShardId, TenantId};
 use evenhand_store::{
-    Claim, ClaimRequest, ClaimedRun, Enqueued, Failure, FailureOutcome, Fence, IdempotencyKey,
-    Lease, LeaseDuration, LimitSubject, NewRun, PageSize, ReadyAt, ReadyTenants, RecoveryReport,
-    Renewal, Reservation, ReservationCount, Retry, Round, RoundRequest, Run, RunCounts, RunFilter,
-    RunId, RunKind, RunLimit, RunPage, RunQueue, RunState, RunsMax, SequenceRecord, StoreError,
-    StoreErrorKind, UnservedRuns, WaitRequest,
+    Cancellation, Claim, ClaimRequest, ClaimedRun, Controlled, Enqueued, Failure, FailureOutcome,
+    Fence, HistoryReport, HistoryRetentionPolicy, IdempotencyKey, Lease, LeaseDuration,
+    LimitSubject, NewRun, PageSize, ReadyAt, ReadyTenants, RecoveryReport, Renewal, Reservation,
+    ReservationCount, Retry, Round, RoundRequest, Run, RunCounts, RunFilter, RunId, RunKind,
+    RunLimit, RunPage, RunQueue, RunState, RunsMax, SequenceRecord, StoreError, StoreErrorKind,
+    StoreHealth, TenantHistory, TenantHistoryRequest, UnservedRuns, WaitRequest,
 };
 use sqlx::postgres::PgRow;
 use sqlx::types::Json;
@@ -243,6 +244,36 @@ impl RunQueue for PostgresStore {
         self.claim_round_in_one_call(request).await
     }
 
+    async fn cancel(&self, id: RunId) -> Result<Cancellation, StoreError> {
+        self.cancel_run(id).await
+    }
+
+    async fn requeue(&self, id: RunId) -> Result<Controlled, StoreError> {
+        self.requeue_run(id).await
+    }
+
+    async fn discard(&self, id: RunId) -> Result<Controlled, StoreError> {
+        self.discard_run(id).await
+    }
+
+    async fn tenant_history(
+        &self,
+        request: &TenantHistoryRequest,
+    ) -> Result<TenantHistory, StoreError> {
+        self.history_of_tenant(request).await
+    }
+
+    async fn prune_history(
+        &self,
+        policy: HistoryRetentionPolicy,
+    ) -> Result<HistoryReport, StoreError> {
+        self.prune_records(policy).await
+    }
+
+    async fn health(&self, shard: &SchedulerShardId) -> Result<StoreHealth, StoreError> {
+        self.health_of(shard).await
+    }
+
     async fn wait_for_work(&self, request: &WaitRequest) -> Result<(), StoreError> {
         self.sleep_until_work(request).await
     }
@@ -314,6 +345,9 @@ impl RunQueue for PostgresStore {
             .persistent(session.is_persistent())
             .try_map(
                 |row: PgRow| match row.try_get::<Option<i64>, _>("expires_at_us")? {
+                    Some(expires_at) if row.try_get("stop_requested")? => {
+                        Ok(Renewal::StopRequested(time(expires_at)?))
+                    }
                     Some(expires_at) => Ok(Renewal::Renewed(time(expires_at)?)),
                     None => Ok(Renewal::Lost),
                 },
@@ -359,6 +393,7 @@ impl RunQueue for PostgresStore {
                     row.try_get("ready_at_us")?,
                 )?))),
                 "dead" => Ok(Some(FailureOutcome::Dead)),
+                "cancelled" => Ok(Some(FailureOutcome::Cancelled)),
                 _ => Ok(None),
             })
             .fetch_one(session.connection()?)

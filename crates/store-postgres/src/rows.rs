@@ -87,19 +87,23 @@ pub(crate) fn run(row: &PgRow) -> Result<Run, sqlx::Error> {
     spec.ready_at = ReadyAt::At(ready_at);
     let id = RunId::new(row.try_get("id")?);
     let mut run = Run::queued(id, spec, ready_at, time(row.try_get("enqueued_at_us")?)?);
-    run.state = match row.try_get("state")? {
+    run.state = run_state(row.try_get("state")?)?;
+    run.attempt = unsigned(row.try_get::<i32, _>("attempt")?)?;
+    run.fence = Fence::new(unsigned(row.try_get::<i64, _>("fence")?)?);
+    run.finished_at = optional_time(row, "finished_at_us")?;
+    run.last_error = row.try_get("last_error")?;
+    Ok(run)
+}
+
+pub(crate) fn run_state(text: &str) -> Result<RunState, sqlx::Error> {
+    Ok(match text {
         "queued" => RunState::Queued,
         "running" => RunState::Running,
         "done" => RunState::Done,
         "dead" => RunState::Dead,
         "cancelled" => RunState::Cancelled,
         other => return Err(undecodable(format!("{other:?} is no state of a run"))),
-    };
-    run.attempt = unsigned(row.try_get::<i32, _>("attempt")?)?;
-    run.fence = Fence::new(unsigned(row.try_get::<i64, _>("fence")?)?);
-    run.finished_at = optional_time(row, "finished_at_us")?;
-    run.last_error = row.try_get("last_error")?;
-    Ok(run)
+    })
 }
 
 /// A row of `evenhand.counts`.
@@ -109,12 +113,22 @@ pub(crate) fn counts(row: &PgRow) -> Result<RunCounts, sqlx::Error> {
     counts.running = unsigned(row.try_get::<i64, _>("running")?)?;
     counts.done = unsigned(row.try_get::<i64, _>("done")?)?;
     counts.dead = unsigned(row.try_get::<i64, _>("dead")?)?;
+    counts.cancelled = unsigned(row.try_get::<i64, _>("cancelled")?)?;
     Ok(counts)
 }
 
 /// A row of `evenhand.sequences`.
 pub(crate) fn sequence(row: &PgRow) -> Result<SequenceRecord, sqlx::Error> {
-    let outcome = match row.try_get("outcome")? {
+    Ok(SequenceRecord::new(
+        unsigned(row.try_get::<i64, _>("sequence")?)?,
+        sequence_outcome(row.try_get("outcome")?, row)?,
+        time(row.try_get("recorded_at_us")?)?,
+    ))
+}
+
+/// An outcome by its name, with the attempt that stands in the same row if it ran.
+pub(crate) fn sequence_outcome(name: &str, row: &PgRow) -> Result<SequenceOutcome, sqlx::Error> {
+    Ok(match name {
         "ran" => SequenceOutcome::Ran(attempt(row)?),
         "idle" => SequenceOutcome::Idle,
         "contended" => SequenceOutcome::Contended,
@@ -124,12 +138,7 @@ pub(crate) fn sequence(row: &PgRow) -> Result<SequenceRecord, sqlx::Error> {
                 "{other:?} is no outcome of a sequence"
             )));
         }
-    };
-    Ok(SequenceRecord::new(
-        unsigned(row.try_get::<i64, _>("sequence")?)?,
-        outcome,
-        time(row.try_get("recorded_at_us")?)?,
-    ))
+    })
 }
 
 fn attempt(row: &PgRow) -> Result<AttemptRecord, sqlx::Error> {

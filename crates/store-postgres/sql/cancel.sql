@@ -1,0 +1,1 @@
+SELECT outcome, state FROM evenhand.cancel($1)

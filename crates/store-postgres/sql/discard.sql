@@ -1,0 +1,1 @@
+SELECT outcome, state FROM evenhand.discard($1)

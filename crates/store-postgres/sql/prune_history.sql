@@ -1,0 +1,1 @@
+SELECT outcomes, attempts, finished, dead, more FROM evenhand.prune_history($1, $2, $3, $4)

@@ -1,0 +1,1 @@
+SELECT outcome, state FROM evenhand.requeue($1)
