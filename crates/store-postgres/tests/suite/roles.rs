@@ -63,8 +63,17 @@ async fn each_role_may_do_its_part_and_no_more() {
     for (role, allowed, refused) in [
         (
             "evenhand_app",
-            vec![&*reserve_as_client, claim, look, round, lost, limit, limits],
-            vec![reserve, prune, read, delete],
+            vec![
+                &*reserve_as_client,
+                claim,
+                look,
+                round,
+                lost,
+                limit,
+                limits,
+                prune,
+            ],
+            vec![reserve, read, delete],
         ),
         (
             "evenhand_retention",
