@@ -14,6 +14,7 @@ mod faults;
 mod guards;
 mod limits;
 mod migrations;
+mod other_languages;
 mod plans;
 mod retention;
 mod roles;
