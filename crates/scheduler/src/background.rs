@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::backoff::around;
 use crate::lost::LostBlocks;
+use crate::metrics;
 use crate::observe::Observer;
 use crate::retention::WorkerRetention;
 use crate::round::Block;
@@ -25,6 +26,9 @@ const LOST_LIMIT: u32 = 100;
 
 /// How often, on average, a worker asks which runs nobody serves.
 const UNSERVED_INTERVAL: Duration = Duration::from_mins(1);
+
+/// How often, on average, a worker asks the store how it is.
+const HEALTH_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Which of its duties a worker has.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +69,7 @@ impl<S: ReservationStore + RunQueue> Background<S> {
             never = self.keep_recovering() => never,
             never = self.keep_finding_lost_blocks() => never,
             never = self.keep_finding_unserved() => never,
+            never = self.keep_watching() => never,
             never = retention.keep_pruning_reservations(&self.store, &self.observer) => never,
             never = retention.keep_pruning_history(&self.store, &self.observer) => never,
         }
@@ -153,7 +158,9 @@ impl<S: ReservationStore + RunQueue> Background<S> {
                 let tenants: BTreeSet<_> = tenants
                     .map(|runs| (runs.pool.clone(), runs.tenant.clone()))
                     .collect();
-                self.observer.unserved(&unserved, tenants != *known);
+                let pools = known.iter().map(|(pool, _)| pool.to_string());
+                let pools: Vec<String> = pools.collect();
+                self.observer.unserved(&unserved, &pools, tenants != *known);
                 *known = tenants;
                 true
             }
@@ -163,6 +170,27 @@ impl<S: ReservationStore + RunQueue> Background<S> {
                 true
             }
         }
+    }
+
+    /// Asks the store how it is, for the gauges.
+    async fn keep_watching(&self) -> Infallible {
+        let mut served = self.served.clone();
+        metrics::served(&served.borrow_and_update());
+        loop {
+            tokio::select! {
+                biased;
+                Ok(()) = served.changed() => metrics::served(&served.borrow_and_update()),
+                () = tokio::time::sleep(around(HEALTH_INTERVAL, fastrand::u64(..))) => {
+                    let policy = Arc::clone(&served.borrow());
+                    match self.store.health(policy.shard()).await {
+                        Ok(health) => self.observer.health(&policy, &health),
+                        Err(error) if error.kind() == StoreErrorKind::Unsupported => break,
+                        Err(error) => tracing::debug!(error = %error, "the store does not say how it is"),
+                    }
+                }
+            }
+        }
+        core::future::pending().await
     }
 
     /// A third of a lease on average, so that what is gone is found within one.

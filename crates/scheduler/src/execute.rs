@@ -62,6 +62,11 @@ pub(crate) struct Claimed {
 }
 
 impl Claimed {
+    /// The run, as it was claimed.
+    pub(crate) fn run(&self) -> &Run {
+        &self.run.run
+    }
+
     /// A run that was claimed for a `lease` at `asked_at` or later; an answer that was lost may have granted it already.
     pub(crate) fn new(
         run: ClaimedRun,

@@ -67,6 +67,7 @@ mod job;
 mod lease;
 mod look;
 mod lost;
+mod metrics;
 mod observe;
 mod order;
 mod queue;

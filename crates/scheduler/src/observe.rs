@@ -2,11 +2,14 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use evenhand_policy::{PoolId, SchedulerShardId};
-use evenhand_store::{HistoryReport, RecoveryReport, RetentionReport, StoreError, UnservedRuns};
+use evenhand_policy::{PoolId, SchedulerShardId, WeightedFairnessPolicy};
+use evenhand_store::{
+    HistoryReport, RecoveryReport, RetentionReport, StoreError, StoreHealth, UnservedRuns,
+};
 use tokio::task::JoinError;
 
 use crate::look::Look;
+use crate::metrics;
 use crate::order::TickError;
 use crate::report::WorkerReport;
 use crate::round::{Block, ClaimedRound};
@@ -25,6 +28,7 @@ pub(crate) enum Origin {
 #[derive(Debug, Default)]
 pub(crate) struct Observer {
     report: Mutex<WorkerReport>,
+    tenants: Mutex<metrics::Tenants>,
 }
 
 impl Observer {
@@ -46,6 +50,7 @@ impl Observer {
             ?origin,
             "round"
         );
+        self.tenants().round(round, origin);
         let mut report = self.lock();
         report.ran += ran;
         match origin {
@@ -71,6 +76,7 @@ impl Observer {
             "no block was reserved"
         );
         if error.may_have_reserved() {
+            metrics::sequences_unknown(request.shard.as_str(), u64::from(request.count.get()));
             self.lock().sequences.unknown += u64::from(request.count.get());
         }
     }
@@ -83,6 +89,9 @@ impl Observer {
             error = %error,
             "nothing was claimed against a block; it is lost until somebody settles it"
         );
+        if origin == Origin::Own {
+            metrics::sequences_unknown(block.shard().as_str(), u64::from(block.length()));
+        }
         self.block_unknown(block.length(), origin);
     }
 
@@ -93,19 +102,23 @@ impl Observer {
     }
 
     pub(crate) fn run_ended(&self, ended: RunReport) {
+        metrics::run_ended(ended.end);
         self.lock().count_end(ended.end);
     }
 
     /// Only a store that panics comes here.
     pub(crate) fn run_panicked(&self, error: &JoinError) {
         tracing::error!(error = %error, "a run panicked; its lease has to expire");
+        metrics::runs_left(1);
         self.lock().left += 1;
     }
 
     /// The drain was ended by force, with so many runs still under way, and perhaps a round.
     pub(crate) fn drain_aborted(&self, runs: usize, round: Option<(u32, Origin)>) {
         tracing::error!(runs, "the store does not answer; leases have to expire");
-        self.lock().left += u64::try_from(runs).unwrap_or(u64::MAX);
+        let left = u64::try_from(runs).unwrap_or(u64::MAX);
+        metrics::runs_left(left);
+        self.lock().left += left;
         if let Some((length, origin)) = round {
             self.block_unknown(length, origin);
         }
@@ -128,6 +141,16 @@ impl Observer {
         if origin == Origin::Own {
             self.lock().sequences.unknown += u64::from(length);
         }
+    }
+
+    /// What the store says of itself, for the gauges.
+    pub(crate) fn health(&self, policy: &WeightedFairnessPolicy, health: &StoreHealth) {
+        self.tenants().health(policy, health);
+    }
+
+    fn tenants(&self) -> MutexGuard<'_, metrics::Tenants> {
+        // A recorder that panics may cost a number, and nothing else.
+        self.tenants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, WorkerReport> {
@@ -165,14 +188,17 @@ impl Observer {
     }
 
     pub(crate) fn recovered(&self, recovery: RecoveryReport) {
+        metrics::recovered(recovery);
         let (requeued, dead) = (recovery.requeued, recovery.dead);
         if requeued > 0 || dead > 0 {
             tracing::warn!(requeued, dead, "expired leases were taken back");
         }
     }
 
-    /// All runs that no active shard serves; `changed` says whether it is about other tenants than before.
-    pub(crate) fn unserved(&self, unserved: &[UnservedRuns], changed: bool) {
+    /// All runs that no active shard serves; `known` are the pools of the pass before, and
+    /// `changed` says whether it is about other tenants.
+    pub(crate) fn unserved(&self, unserved: &[UnservedRuns], known: &[String], changed: bool) {
+        metrics::unserved(unserved, known);
         if !changed {
             return;
         }
@@ -190,6 +216,7 @@ impl Observer {
     }
 
     pub(crate) fn pruned_reservations(&self, pruned: &RetentionReport) {
+        metrics::pruned_reservations(pruned.deleted);
         if pruned.deleted > 0 {
             let (deleted, cutoff) = (pruned.deleted, pruned.cutoff);
             tracing::debug!(deleted, cutoff = %cutoff, "reservations were pruned");
@@ -197,6 +224,7 @@ impl Observer {
     }
 
     pub(crate) fn pruned_history(&self, pruned: &HistoryReport) {
+        metrics::pruned_history(pruned);
         tracing::debug!(
             outcomes = pruned.outcomes,
             attempts = pruned.attempts,

@@ -16,6 +16,7 @@ use tracing::Instrument;
 
 use crate::backoff::{RetryPolicy, retry};
 use crate::lease::ClockReading;
+use crate::metrics;
 
 /// The policy could not be bound to its shard, so nothing was started.
 #[derive(Debug, thiserror::Error)]
@@ -208,6 +209,7 @@ impl<S: ReservationStore> Order<S> {
             self.store.reserve(&request)
         })
         .await;
+        metrics::retried("reserve", asked.retries);
         match asked.result {
             Ok(reservation) => {
                 tracing::Span::current().record("first_sequence", reservation.first_sequence);

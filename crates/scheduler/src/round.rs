@@ -7,7 +7,7 @@ use std::sync::Arc;
 use evenhand_policy::{SchedulerShardId, TenantId, WeightedFairnessPolicy};
 use evenhand_store::{
     LeaseDuration, Reservation, ReservationCount, ReservationStore, RoundLimits, RoundRequest,
-    RunQueue, StoreError, WorkerName,
+    RunQueue, StoreError, Timestamp, WorkerName,
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +16,7 @@ use tracing::Instrument;
 use crate::backoff::{RetryPolicy, retry};
 use crate::execute::{Claimed, settle_time};
 use crate::lease::ClockReading;
+use crate::metrics;
 use crate::order::{Order, TickError};
 
 /// A reserved block, and what is known of the store's clock since it was.
@@ -40,8 +41,22 @@ impl Block {
         }
     }
 
+    pub(crate) fn policy(&self) -> &WeightedFairnessPolicy {
+        &self.policy
+    }
+
     pub(crate) fn shard(&self) -> &SchedulerShardId {
         self.policy.shard()
+    }
+
+    /// The sequences, in order.
+    pub(crate) fn sequences(&self) -> core::ops::RangeInclusive<u64> {
+        self.reservation.sequences()
+    }
+
+    /// The store's clock when it answered the reservation.
+    pub(crate) fn store_time(&self) -> Timestamp {
+        self.reservation.store_time
     }
 
     pub(crate) fn first_sequence(&self) -> u64 {
@@ -75,6 +90,7 @@ pub(crate) struct ClaimedRound {
     pub(crate) block: Block,
     pub(crate) runs: Vec<Claimed>,
     pub(crate) contended: u64,
+    pub(crate) contended_sequences: Vec<u64>,
     pub(crate) moved_on: u64,
 }
 
@@ -178,6 +194,7 @@ impl<S: ReservationStore + RunQueue> Rounds<S> {
             self.store.claim_round(&request)
         })
         .await;
+        metrics::retried("claim", asked.retries);
         let round = match asked.result {
             Ok(round) => round,
             Err(error) => return Rounded::NotClaimed(block, error),
@@ -189,6 +206,7 @@ impl<S: ReservationStore + RunQueue> Rounds<S> {
         Rounded::Claimed(ClaimedRound {
             runs: runs.collect(),
             contended: u64::try_from(round.contended.len()).unwrap_or(u64::MAX),
+            contended_sequences: round.contended,
             moved_on: u64::try_from(round.moved_on.len()).unwrap_or(u64::MAX),
             block,
         })

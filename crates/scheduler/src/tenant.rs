@@ -157,6 +157,21 @@ pub enum RunEnd {
     Unsettled(StoreErrorKind),
 }
 
+impl RunEnd {
+    /// The end's name in metrics and output.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Requeued(_) => "requeued",
+            Self::Dead => "dead",
+            Self::Cancelled => "cancelled",
+            Self::Released => "released",
+            Self::LeaseLost => "lease_lost",
+            Self::Unsettled(_) => "unsettled",
+        }
+    }
+}
+
 /// Uses a tenant's sequence: at most one run of that tenant, and of nobody else.
 ///
 /// [`QueueTenantScheduler`](crate::QueueTenantScheduler) is the one for the queue of a store. Implement the trait for a

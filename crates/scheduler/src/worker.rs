@@ -22,6 +22,7 @@ use crate::execute::{ExecutionOptions, Executor};
 use crate::job::Handlers;
 use crate::lease::LeaseKeeper;
 use crate::lost::LostBlocks;
+use crate::metrics;
 use crate::observe::Observer;
 use crate::order::{Order, SchedulerError};
 use crate::report::WorkerReport;
@@ -204,6 +205,7 @@ impl<S: ReservationStore + RunQueue + 'static> Worker<S> {
             serving = registering => serving?,
             () = drain.cancelled() => return Ok(WorkerReport::default()),
         };
+        metrics::describe();
         let observer = Arc::new(Observer::default());
         let lost = Arc::new(LostBlocks::default());
         let background = Background {

@@ -62,6 +62,7 @@ mod queue_order;
 mod refusals;
 mod registration;
 mod retention;
+mod retired;
 mod round_choice;
 mod rounds;
 mod scene;
@@ -346,11 +347,16 @@ macro_rules! conformance_facts {
             succession "a pool has one active shard; another takes its place once and for ever" {
                 a_later_shard_of_a_pool_is_pending
                 retiring_moves_a_pool_to_its_successor
-                what_a_retired_shard_knows_is_answered
                 only_an_active_shard_is_retired_and_only_for_a_pending_one
                 racing_retirements_have_one_winner
                 nothing_is_reserved_after_the_retirement
                 runs_that_a_successor_does_not_serve_are_told
+            }
+
+            retired "a retired shard reserves and settles nothing any more; what it knows is answered as ever" {
+                a_retired_shard_reserves_nothing_new
+                what_has_ended_is_answered_as_before
+                open_sequences_stay_open
             }
 
             control "a cancelled run is claimed no more; a running one is asked to stop; what is dead or cancelled can be queued again or discarded" {
@@ -364,7 +370,8 @@ macro_rules! conformance_facts {
             }
 
             history "what became of each turn is told by tenant and period, and kept as long as a reservation covers it" {
-                a_tenants_turns_are_told_by_period
+                a_tenants_turns_are_told_as_they_are_on_record
+                turns_are_cut_by_period_and_limit
                 pruning_keeps_what_a_reservation_covers
                 history_goes_after_its_reservation
                 ended_runs_are_kept_for_their_windows

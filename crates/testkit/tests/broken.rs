@@ -115,7 +115,7 @@ caught! {
     forgetting_half_settled_blocks_is_caught: HalfSettledBlocksForgotten by "lost_blocks::a_lost_block_is_found_after_a_lease_length",
     a_limit_without_the_running_ones_is_caught: LimitWithoutRunning by "limits::limits_are_exact_under_concurrency",
     a_limit_that_is_checked_too_early_is_caught: LimitCheckedTooEarly by "limits::limits_are_exact_under_concurrency",
-    reserving_in_a_retired_shard_is_caught: ReservesWhenRetired by "succession::retiring_moves_a_pool_to_its_successor",
+    reserving_in_a_retired_shard_is_caught: ReservesWhenRetired by "retired::a_retired_shard_reserves_nothing_new",
     retiring_without_the_lock_is_caught: RetiresWithoutLock by "succession::nothing_is_reserved_after_the_retirement",
     a_cancellation_that_takes_the_lease_is_caught: CancelTakesTheLease by "control::a_running_run_goes_on_until_its_attempt_ends",
     sleeping_through_work_is_caught: SleepsThrough by "waiting::nobody_waits_for_work_that_is_there",

@@ -7,6 +7,7 @@
 mod control;
 mod leases;
 mod lost;
+mod metrics;
 mod moving;
 mod outage;
 mod retention;

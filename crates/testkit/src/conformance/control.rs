@@ -8,7 +8,7 @@ use std::sync::Arc;
 use evenhand_store::{
     AttemptResult, AttemptsMax, Cancellation, Claim, Controlled, Failure, FailureOutcome, Lease,
     NewRun, RecoveryReport, Renewal, ReservationId, Retry, Run, RunId, RunQueue, RunState,
-    SequenceOutcome, StoreErrorKind,
+    SequenceOutcome, StoreErrorKind, Timestamp,
 };
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -212,7 +212,6 @@ pub(super) async fn a_requeued_run_begins_anew_and_its_fence_goes_on<S: StoreUnd
     let id = scene.enqueue(&twice).await;
     let mut fences = Vec::new();
     for life in 0..3 {
-        let before = scene.now().await;
         for attempt in 1..=2 {
             let held = scene.claimed("a").await;
             assert_eq!(
@@ -221,39 +220,16 @@ pub(super) async fn a_requeued_run_begins_anew_and_its_fence_goes_on<S: StoreUnd
                 "in life {life}"
             );
             fences.push(held.lease.fence);
-            let retry = Failure::new("again", Retry::After(Duration::ZERO));
-            let outcome = store.fail(&held.lease, &retry).await.must("a failure");
-            assert_eq!(outcome == FailureOutcome::Dead, attempt == 2);
+            assert_eq!(
+                fail(&scene, &held.lease).await == FailureOutcome::Dead,
+                attempt == 2
+            );
             if attempt == 2 {
+                let before = scene.now().await;
                 assert_eq!(store.requeue(id).await.must("an answer"), Controlled::Done);
-                let again = store
-                    .fail(&held.lease, &retry)
-                    .await
-                    .must("the failure again");
-                assert_eq!(again, FailureOutcome::Dead, "answered as the first time");
-                refused(
-                    store.complete(&held.lease).await,
-                    StoreErrorKind::LeaseLost,
-                    "a stale fence",
-                );
+                assert_queued_anew(&scene, &held.lease, before).await;
             }
         }
-        let queued = scene.run(id).await;
-        assert_eq!((queued.state, queued.attempt), (RunState::Queued, 0));
-        assert_eq!((queued.finished_at, &queued.last_error), (None, &None));
-        assert!(
-            before <= queued.ready_at && queued.ready_at <= scene.now().await,
-            "ready at once"
-        );
-        assert_eq!(
-            queued.fence,
-            *fences.last().must("a fence"),
-            "its fence goes on growing"
-        );
-        assert_eq!(
-            store.requeue(id).await.must("an answer"),
-            Controlled::Refused(RunState::Queued)
-        );
     }
     assert!(
         fences.is_sorted_by(|a, b| a < b),
@@ -384,6 +360,34 @@ async fn stopping<S: StoreUnderTest>(scene: &Scene<S>) -> Lease {
     let held = scene.started().await.lease;
     assert_eq!(cancel(scene, held.run).await, Cancellation::Requested);
     held
+}
+
+/// Fails the attempt, which is tried again at once while the run has attempts left.
+async fn fail<S: StoreUnderTest>(scene: &Scene<S>, held: &Lease) -> FailureOutcome {
+    let retry = Failure::new("again", Retry::After(Duration::ZERO));
+    scene.store.fail(held, &retry).await.must("a failure")
+}
+
+/// Asserts that the run is queued as if it were new, but for its fence, and that its last attempt has ended as before.
+async fn assert_queued_anew<S: StoreUnderTest>(scene: &Scene<S>, last: &Lease, before: Timestamp) {
+    let queued = scene.run(last.run).await;
+    assert_eq!((queued.state, queued.attempt), (RunState::Queued, 0));
+    assert_eq!((queued.finished_at, &queued.last_error), (None, &None));
+    assert!(
+        before <= queued.ready_at && queued.ready_at <= scene.now().await,
+        "ready at once"
+    );
+    assert_eq!(queued.fence, last.fence, "its fence stays used");
+    let again = scene.store.requeue(last.run).await.must("an answer");
+    assert_eq!(again, Controlled::Refused(RunState::Queued));
+    assert_eq!(
+        fail(scene, last).await,
+        FailureOutcome::Dead,
+        "answered as the first time"
+    );
+    let late = scene.store.complete(last).await;
+    refused(late, StoreErrorKind::LeaseLost, "a stale fence");
+    assert_eq!(scene.run(last.run).await, queued);
 }
 
 async fn bury<S: StoreUnderTest>(scene: &Scene<S>) -> Run {

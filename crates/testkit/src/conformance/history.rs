@@ -4,8 +4,8 @@
 use core::time::Duration;
 
 use evenhand_store::{
-    Failure, HistoryReport, HistoryRetentionPolicy, NewRun, ReservationStore, Retry, RunId,
-    RunQueue, RunState, SequenceOutcome, SequenceRecord, StoreErrorKind, TenantHistory,
+    Failure, HistoryReport, HistoryRetentionPolicy, NewRun, Reservation, ReservationStore, Retry,
+    RunId, RunQueue, RunState, SequenceOutcome, SequenceRecord, StoreErrorKind, TenantHistory,
     TenantHistoryRequest, Timestamp,
 };
 
@@ -15,42 +15,16 @@ use super::scene::{Must, Scene, attempt, claim, ran, refused, round, run, tenant
 
 const HOUR: Duration = Duration::from_hours(1);
 
-pub(super) async fn a_tenants_turns_are_told_by_period<S: StoreUnderTest>() {
-    let scene = Scene::<S>::start().await;
-    if !scene.offers([Method::TenantHistory]).await {
+pub(super) async fn a_tenants_turns_are_told_as_they_are_on_record<S: StoreUnderTest>() {
+    let Some(Told {
+        scene,
+        blocks,
+        start,
+    }) = told::<S>().await
+    else {
         return;
-    }
-    let start = scene.now().await;
-    let first = scene.reserve(4).await;
-    scene
-        .store
-        .enqueue_many(&vec![run("a"); 2])
-        .await
-        .must("a backlog");
-    let asked = round(&scene.policy, &first, "conformance", 1);
-    let claimed = scene
-        .store
-        .claim_round(&asked)
-        .await
-        .must("a round")
-        .claimed
-        .remove(0);
-    scene.advance(HOUR).await;
-    let second = scene.reserve(4).await;
-    let shard = scene.policy.shard();
-    scene
-        .store
-        .record_failed(shard, second.first_sequence)
-        .await
-        .must("a failure");
-    scene
-        .store
-        .complete(&claimed.lease)
-        .await
-        .must("a completion");
-    scene.advance(HOUR).await;
+    };
     let end = scene.now().await;
-
     let all = history(&scene, "a", start, end, 10).await;
     assert!(!all.more);
     let sequences: Vec<u64> = all.turns.iter().map(|turn| turn.sequence).collect();
@@ -60,8 +34,10 @@ pub(super) async fn a_tenants_turns_are_told_by_period<S: StoreUnderTest>() {
         "the tenant's slots of both blocks"
     );
     for turn in &all.turns {
-        let reservation = if turn.sequence < 4 { &first } else { &second };
-        assert_eq!(turn.reserved_at, reservation.reserved_at);
+        let block = blocks
+            .iter()
+            .find(|block| block.sequences().contains(&turn.sequence));
+        assert_eq!(turn.reserved_at, block.must("its block").reserved_at);
     }
     // The first is as it is on record now: the run has been completed since.
     let ran = scene.record(0).await.outcome;
@@ -80,25 +56,41 @@ pub(super) async fn a_tenants_turns_are_told_by_period<S: StoreUnderTest>() {
     );
     let of_b = history(&scene, "b", start, end, 10).await.summary();
     assert_eq!((of_b.ran, of_b.idle, of_b.unsettled), (0, 1, 1));
+}
 
-    let late = history(&scene, "a", second.reserved_at, end, 10).await;
-    assert_eq!(late.turns, all.turns[3..], "from the time itself on");
-    let early = history(&scene, "a", start, second.reserved_at, 10).await;
+pub(super) async fn turns_are_cut_by_period_and_limit<S: StoreUnderTest>() {
+    let Some(Told {
+        scene,
+        blocks,
+        start,
+    }) = told::<S>().await
+    else {
+        return;
+    };
+    let end = scene.now().await;
+    let all = history(&scene, "a", start, end, 10).await.turns;
+    let second = blocks[1].reserved_at;
+    let late = history(&scene, "a", second, end, 10).await;
     assert_eq!(
-        early.turns,
-        all.turns[..3],
-        "up to, and without, the time itself"
+        (&late.turns[..], late.more),
+        (&all[3..], false),
+        "from the time itself on"
     );
-    for limit in [1, 3, 5] {
+    let early = history(&scene, "a", start, second, 10).await;
+    assert_eq!(
+        (&early.turns[..], early.more),
+        (&all[..3], false),
+        "without the time itself"
+    );
+    for limit in [1, 3, 5, 6] {
         let cut = history(&scene, "a", start, end, limit).await;
-        let limit = usize::try_from(limit).must("a number");
-        assert_eq!((&cut.turns[..], cut.more), (&all.turns[..limit], true));
+        let turns = usize::try_from(limit).must("a number");
+        assert_eq!((&cut.turns[..], cut.more), (&all[..turns], turns < 6));
     }
-    let exact = history(&scene, "a", start, end, 6).await;
-    assert_eq!((exact.turns.len(), exact.more), (6, false));
     let empty = history(&scene, "a", end, start, 6).await;
     assert_eq!((empty.turns, empty.more), (vec![], false));
-    let stranger = TenantHistoryRequest::new(shard.clone(), tenant("stranger"), start, end, 1);
+    let shard = scene.policy.shard().clone();
+    let stranger = TenantHistoryRequest::new(shard, tenant("stranger"), start, end, 1);
     let answer = scene.store.tenant_history(&stranger).await;
     refused(
         answer,
@@ -342,6 +334,49 @@ pub(super) async fn health_tells_backlogs_and_the_oldest_evidence<S: StoreUnderT
 
 fn pair(backlog: evenhand_store::Backlog) -> (evenhand_policy::TenantId, Timestamp) {
     (backlog.tenant, backlog.oldest_ready_at)
+}
+
+/// Two blocks of one cycle each, an hour apart: a round of one run in the first, a failure in the second.
+struct Told<S: StoreUnderTest> {
+    scene: Scene<S>,
+    blocks: [Reservation; 2],
+    start: Timestamp,
+}
+
+/// A scene of a store that tells a tenant's history.
+async fn told<S: StoreUnderTest>() -> Option<Told<S>> {
+    let scene = Scene::<S>::start().await;
+    if !scene.offers([Method::TenantHistory]).await {
+        return None;
+    }
+    let start = scene.now().await;
+    let first = scene.reserve(4).await;
+    scene
+        .store
+        .enqueue_many(&vec![run("a"); 2])
+        .await
+        .must("a backlog");
+    let asked = round(&scene.policy, &first, "conformance", 1);
+    let answer = scene.store.claim_round(&asked).await.must("a round");
+    scene.advance(HOUR).await;
+    let second = scene.reserve(4).await;
+    let shard = scene.policy.shard();
+    scene
+        .store
+        .record_failed(shard, second.first_sequence)
+        .await
+        .must("a failure");
+    scene
+        .store
+        .complete(&answer.claimed[0].lease)
+        .await
+        .must("a completion");
+    scene.advance(HOUR).await;
+    Some(Told {
+        scene,
+        blocks: [first, second],
+        start,
+    })
 }
 
 /// A scene of a store that prunes its history.
