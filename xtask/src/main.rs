@@ -10,6 +10,7 @@ mod pg;
 mod process;
 mod progress;
 mod qualify;
+mod serve;
 mod table;
 mod test;
 mod tick;
@@ -47,6 +48,8 @@ enum Command {
     Pg(pg::Args),
     Layers(layers::Args),
     NoStd(no_std::Args),
+    #[command(hide = true)]
+    Serve(serve::Args),
     #[command(hide = true)]
     Tick(tick::Args),
 }
@@ -100,6 +103,7 @@ async fn run(command: Command) -> Outcome {
         Command::Pg(args) => pg::run(args).await,
         Command::Layers(args) => layers::run(args).await,
         Command::NoStd(args) => no_std::run(args).await,
+        Command::Serve(args) => serve::run(args).await,
         Command::Tick(args) => tick::run(args).await,
     }
 }

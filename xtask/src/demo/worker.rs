@@ -65,7 +65,7 @@ pub(crate) async fn run(args: Args) -> Outcome {
 /// Resolves when the process at the other end closes our standard input, or is gone.
 ///
 /// A thread of its own reads it: the runtime would wait for a reader of its own before it ends.
-fn end_of_input() -> Result<impl Future<Output = ()>, Box<dyn Error>> {
+pub(crate) fn end_of_input() -> Result<impl Future<Output = ()>, Box<dyn Error>> {
     let (open, ended) = oneshot::channel::<()>();
     thread::Builder::new()
         .name("input".to_owned())

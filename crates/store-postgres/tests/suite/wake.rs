@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 use crate::scene::{Scene, execute, kind, run, wait_until, worker};
 
 /// Far longer than a test is patient: who returns earlier was woken.
-const LONG: Duration = Duration::from_secs(120);
+const LONG: Duration = Duration::from_mins(2);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const SLEEPERS: &str = "SELECT count(*) FROM evenhand.sleepers WHERE until > now()";
