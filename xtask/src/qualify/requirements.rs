@@ -134,6 +134,50 @@ pub(super) const REQUIREMENTS: &[Requirement] = &[
         title: "the caller's own transactions",
         proofs: &["suite::transactions::*"],
     },
+    Requirement {
+        title: "rounds: one claim for a block",
+        proofs: &["suite::conformance::rounds::*", "suite::rounds::*"],
+    },
+    Requirement {
+        title: "lost blocks are settled",
+        proofs: &["suite::conformance::lost_blocks::*", "suite::blocks::*"],
+    },
+    Requirement {
+        title: "limits are exact",
+        proofs: &["suite::conformance::limits::*", "suite::limits::*"],
+    },
+    Requirement {
+        title: "one active shard a pool",
+        proofs: &["suite::conformance::succession::*", "suite::succession::*"],
+    },
+    Requirement {
+        title: "a change of weights under load",
+        proofs: &["policy_change::*"],
+    },
+    Requirement {
+        title: "cancel, requeue, discard",
+        proofs: &["suite::conformance::control::*"],
+    },
+    Requirement {
+        title: "history and its retention",
+        proofs: &["suite::conformance::history::*"],
+    },
+    Requirement {
+        title: "idle workers are woken",
+        proofs: &["suite::wake::*"],
+    },
+    Requirement {
+        title: "combined reservations",
+        proofs: &["suite::combine::*"],
+    },
+    Requirement {
+        title: "enqueue from other languages",
+        proofs: &["suite::other_languages::*"],
+    },
+    Requirement {
+        title: "examples on PostgreSQL",
+        proofs: &["service::*", "outbox::*"],
+    },
 ];
 
 /// Whether a requirement holds on one major.

@@ -26,9 +26,7 @@ async fn enqueue(scene: &Scene, arguments: &str) -> Result<(Uuid, bool), sqlx::E
 async fn code(scene: &Scene, arguments: &str) -> Option<String> {
     let refused = enqueue(scene, arguments).await.err()?;
     let refusal = refused.into_database_error().expect("the server refuses");
-    refusal
-        .code()
-        .map(|code| std::borrow::Cow::into_owned(code))
+    refusal.code().map(std::borrow::Cow::into_owned)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -133,6 +131,11 @@ async fn sql_refuses_what_the_values_of_rust_refuse() {
             "{key:?}"
         );
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sql_refuses_the_numbers_that_rust_refuses() {
+    let scene = Scene::start().await;
     for (argument, values) in [
         ("base_priority", [(0, true), (100, true), (101, false)]),
         (
@@ -161,6 +164,12 @@ async fn sql_refuses_what_the_values_of_rust_refuse() {
             );
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sql_refuses_times_payloads_and_combinations_alike() {
+    let scene = Scene::start().await;
+    let long = |length: usize| "x".repeat(length);
     for (timeout, millis) in [
         ("1 ms", 1),
         ("0.9 ms", 0),

@@ -5,9 +5,10 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use evenhand_store::{
-    Claim, Failure, LimitSubject, NewRun, PolicyRegistration, ReservationId, ReservationStore,
-    Retry, RunLimit, RunQueue, RunsMax, SequenceOutcome,
+    Claim, Failure, Lease, LimitSubject, NewRun, PolicyRegistration, ReservationId,
+    ReservationStore, Retry, RunLimit, RunQueue, RunsMax, SequenceOutcome,
 };
+use futures::future::BoxFuture;
 
 use super::StoreUnderTest;
 use super::optional::Method;
@@ -26,36 +27,40 @@ pub(super) async fn limits_are_exact_under_concurrency<S: StoreUnderTest>() {
         .must("a backlog");
     limit(&scene, &of_tenant("a"), Some(3)).await;
     let handles = scene.handles(4).await;
-    let sequences = scene.sequences_of("a", 72).await;
-    // Every task claims and completes in turn, so that permits come and go while others claim.
-    let claims = at_once(sequences.chunks(6).enumerate().map(|(task, sequences)| {
-        let store = Arc::clone(&handles[task % 4]);
-        let asked: Vec<_> = sequences
-            .iter()
-            .map(|sequence| claim(&scene.policy, *sequence))
-            .collect();
-        async move {
-            let mut served = 0;
-            for asked in asked {
-                let answer = store.claim(&asked).await.must("a claim");
-                let running: u64 = store.counts().await.must("the counts")[0].running;
-                assert!(
-                    running <= 3,
-                    "{running} runs are running at once, the limit is 3"
-                );
-                if let Claim::Ran(claimed) = answer {
-                    let lease = &claimed.lease;
-                    store.complete(lease).await.must("a completion");
-                    served += 1;
-                } else {
-                    assert_eq!(answer, Claim::Contended, "there is a run for each claim");
-                }
-            }
-            served
+    let mut held: Vec<Lease> = Vec::new();
+    for sequences in scene.sequences_of("a", 72).await.chunks(12) {
+        // What the turn before left running comes to its end while others claim.
+        let mut calls: Vec<BoxFuture<'static, Option<Claim>>> = Vec::new();
+        for (store, lease) in handles.iter().zip(held.drain(..)) {
+            let store = Arc::clone(store);
+            calls.push(Box::pin(async move {
+                store.complete(&lease).await.must("a completion");
+                None
+            }));
         }
-    }))
-    .await;
-    assert!(claims.iter().sum::<u32>() > 0, "nobody was served");
+        for (store, sequence) in handles.iter().cycle().zip(sequences) {
+            let (store, asked) = (Arc::clone(store), claim(&scene.policy, *sequence));
+            calls.push(Box::pin(async move {
+                Some(store.claim(&asked).await.must("a claim"))
+            }));
+        }
+        for answer in at_once(calls).await.into_iter().flatten() {
+            if let Claim::Ran(claimed) = answer {
+                held.push(claimed.lease);
+            } else {
+                assert_eq!(answer, Claim::Contended, "there is a run for each claim");
+            }
+        }
+        let running = scene.count(|counts| counts.running).await;
+        assert!(
+            running <= 3,
+            "{running} runs are running at once, the limit is 3"
+        );
+        assert_eq!(usize::try_from(running).must("a number"), held.len());
+    }
+    for lease in held {
+        scene.store.complete(&lease).await.must("a completion");
+    }
 
     // All permits have come back: the next three are free, and not one more.
     for (number, sequence) in scene.sequences_of("a", 5).await.into_iter().enumerate() {
