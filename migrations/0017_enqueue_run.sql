@@ -1,7 +1,7 @@
 -- Enqueueing from any language: one function with named arguments, and every check of the Rust API.
 
 CREATE FUNCTION evenhand.refuse_argument(p_message text, p_hint text) RETURNS void
-LANGUAGE plpgsql IMMUTABLE
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     RAISE EXCEPTION USING ERRCODE = 'EV012', MESSAGE = p_message, HINT = p_hint;
@@ -13,9 +13,9 @@ CREATE FUNCTION evenhand.require_id(p_what text, p_id text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF p_id IS NULL OR p_id !~ '^[A-Za-z0-9._:-]{1,128}$' OR p_id IN ('.', '..') THEN
+    IF p_id IS NULL OR p_id !~ '^[A-Za-z0-9._:-]{1,128}$' COLLATE "C" OR p_id COLLATE "C" IN ('.', '..') THEN
         PERFORM evenhand.refuse_argument(
-            format('%s %L is no id', p_what, p_id), 'An id is 1 to 128 of A-Z a-z 0-9 . _ : - and neither . nor ..');
+            format('%s %L is no id', p_what, left(p_id, 300)), 'An id is 1 to 128 of A-Z a-z 0-9 . _ : - and neither . nor ..');
     END IF;
 END
 $$;
@@ -47,11 +47,39 @@ BEGIN
 END
 $$;
 
--- Whole milliseconds of an interval; NULL when it is NULL or out of range.
-CREATE FUNCTION evenhand.interval_millis(p_interval interval) RETURNS bigint
-LANGUAGE sql IMMUTABLE
-RETURN CASE WHEN p_interval BETWEEN interval '-100 years' AND interval '1000 years'
-            THEN floor(extract(epoch FROM p_interval) * 1000)::bigint END;
+-- Refuses an interval outside of its bounds, which are seconds, and cuts the others to whole milliseconds.
+CREATE FUNCTION evenhand.require_millis(p_what text, p_interval interval, p_least numeric, p_most numeric, p_hint text)
+RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF p_interval IS NULL OR extract(epoch FROM p_interval) NOT BETWEEN p_least AND p_most THEN
+        PERFORM evenhand.refuse_argument(format('%s is %s', p_what, coalesce(p_interval::text, 'NULL')), p_hint);
+    END IF;
+    RETURN floor(extract(epoch FROM p_interval) * 1000)::bigint;
+END
+$$;
+
+-- Refuses what is no payload. Workers read JSON of up to 127 levels and numbers of a double's range: the claim of a run
+-- with anything else would fail, and so would that of every run that is claimed together with it.
+CREATE FUNCTION evenhand.require_payload(p_payload jsonb) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF p_payload IS NULL OR octet_length(p_payload::text) > 262144 THEN
+        PERFORM evenhand.refuse_argument(
+            format('the payload has %s bytes', coalesce(octet_length(p_payload::text)::text, 'no')),
+            'It is JSON of at most 262144 bytes as text. Keep large data elsewhere, and its address in the payload.');
+    END IF;
+    IF jsonb_path_exists(p_payload, 'strict $.**{127} ? (@.type() == "array" || @.type() == "object")') THEN
+        PERFORM evenhand.refuse_argument('the payload is nested too deep', 'Arrays and objects have at most 127 levels.');
+    END IF;
+    IF jsonb_path_exists(p_payload, 'strict $.** ? (@.type() == "number" && (@ > 1e308 || @ < -1e308))') THEN
+        PERFORM evenhand.refuse_argument(
+            'the payload has a number that is too large', 'Numbers are -1e308 to 1e308. Write larger ones as strings.');
+    END IF;
+END
+$$;
 
 -- Enqueues a run in the caller's transaction: it is there once that commits. The same key and content give the first run
 -- again, `created` false; a key that names a run of other content is refused as EV011.
@@ -67,7 +95,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     v_outcome text;
-    v_delay_ms bigint := evenhand.interval_millis(delay);
+    v_delay_ms bigint;
+    v_timeout_ms bigint;
 BEGIN
     PERFORM evenhand.require_id('tenant', tenant);
     PERFORM evenhand.require_id('pool', pool);
@@ -76,31 +105,30 @@ BEGIN
     IF idempotency_key IS NOT NULL THEN
         PERFORM evenhand.require_name('idempotency key', idempotency_key, 255);
     END IF;
-    IF payload IS NULL OR octet_length(payload::text) > 262144 THEN
-        PERFORM evenhand.refuse_argument(
-            format('the payload has %s bytes', coalesce(octet_length(payload::text)::text, 'no')),
-            'It is JSON of at most 262144 bytes as text. Keep large data elsewhere, and its address in the payload.');
-    END IF;
-    IF value_class IS NULL OR value_class NOT IN ('critical', 'standard', 'batch') THEN
-        PERFORM evenhand.refuse_argument(format('value class is %L', value_class), 'It is critical, standard or batch.');
+    PERFORM evenhand.require_payload(payload);
+    IF value_class IS NULL OR value_class COLLATE "C" NOT IN ('critical', 'standard', 'batch') THEN
+        PERFORM evenhand.refuse_argument(format('value class is %L', left(value_class, 300)), 'It is critical, standard or batch.');
     END IF;
     PERFORM evenhand.require_within('base priority', base_priority, 0, 100, '');
     PERFORM evenhand.require_within('cost', cost_micros, 0, 1000000000000000, ' micros');
     PERFORM evenhand.require_within('attempts_max', attempts_max, 1, 1000, '');
-    PERFORM evenhand.require_within('timeout in ms', evenhand.interval_millis(timeout), 1, 604800000, ' ms, which is 7 days');
+    v_timeout_ms := evenhand.require_millis(
+        'timeout', timeout, 0.001, 604800, 'It is 1 millisecond to 7 days, and cut to whole milliseconds.');
     IF delay IS NOT NULL THEN
-        PERFORM evenhand.require_within('delay in ms', v_delay_ms, 0, 31622400000000, ' ms');
+        v_delay_ms := evenhand.require_millis('delay', delay, 0, 31557600000, 'It is 0 to 1000 years.');
         IF ready_at IS NOT NULL THEN
             PERFORM evenhand.refuse_argument('both ready_at and delay are given', 'Give one of them, or none for at once.');
         END IF;
     END IF;
-    IF NOT isfinite(ready_at) OR extract(year FROM ready_at) NOT BETWEEN 1970 AND 9998 THEN
-        PERFORM evenhand.refuse_argument(format('ready_at is %s', ready_at), 'It is a time from 1970 to 9998.');
+    IF NOT isfinite(ready_at) OR ready_at >= timestamptz '9999-01-01 00:00:00+00' THEN
+        PERFORM evenhand.refuse_argument(
+            format('ready_at is %s', ready_at), 'It is a time before the year 9999; one in the past means now.');
     END IF;
+    -- A collation that the caller's own columns bring along would be at odds with that of the table.
     SELECT e.run_id, e.outcome INTO run_id, v_outcome
     FROM evenhand.enqueue(
-        pool, tenant, coalesce(team, tenant), kind, payload, value_class, base_priority, cost_micros,
-        evenhand.micros(ready_at), v_delay_ms, attempts_max, evenhand.interval_millis(timeout), idempotency_key) AS e;
+        pool COLLATE "C", tenant, coalesce(team, tenant), kind, payload, value_class, base_priority, cost_micros,
+        evenhand.micros(ready_at), v_delay_ms, attempts_max, v_timeout_ms, idempotency_key) AS e;
     IF v_outcome = 'conflict' THEN
         RAISE EXCEPTION USING ERRCODE = 'EV011',
             MESSAGE = format('idempotency key %s names run %s, which has other content', idempotency_key, run_id),

@@ -6,12 +6,16 @@ use core::time::Duration;
 
 use std::sync::Arc;
 
-use evenhand_policy::{SchedulerShardId, TenantFairnessWeight, TenantId, WeightedFairnessPolicy};
+use evenhand_policy::{
+    PoolId, SchedulerShardId, TenantFairnessWeight, TenantId, WeightedFairnessPolicy,
+};
 use evenhand_store::memory::MemoryStore;
 use evenhand_store::{
-    Claim, ClaimRequest, Failure, FailureOutcome, LeaseDuration, NewRun, PageSize, Payload,
-    PolicyRegistration, ReservationCount, ReservationId, ReservationStore, ReserveRequest, Retry,
-    RunFilter, RunQueue, SEQUENCE_MAX, SchedulerFairnessRetentionPolicy, StoreErrorKind, Timestamp,
+    Cancellation, Claim, ClaimRequest, Controlled, Failure, FailureOutcome, HistoryRetentionPolicy,
+    LeaseDuration, LimitSubject, NewRun, PageSize, Payload, PolicyRegistration, ReservationCount,
+    ReservationId, ReservationStore, ReserveRequest, Retry, RoundLimits, RoundRequest, RunFilter,
+    RunQueue, RunsMax, SEQUENCE_MAX, SchedulerFairnessRetentionPolicy, ShardStanding,
+    StoreErrorKind, TenantHistoryRequest, Timestamp, WaitRequest,
 };
 
 fn clock() -> Timestamp {
@@ -178,6 +182,58 @@ async fn call_all<S: ReservationStore + RunQueue>(store: S) {
     assert_eq!((page.runs.len(), page.next), (3, None));
     assert_eq!(store.counts().await.unwrap().len(), 1);
     assert_eq!(store.sequences(&shard, 0, 10).await.unwrap().len(), 4);
+    call_optional(store, &shard).await;
+}
+
+/// Calls every method with a default body after the others; each answer differs from that of the default.
+async fn call_optional<S: ReservationStore + RunQueue>(store: S, shard: &SchedulerShardId) {
+    assert_eq!(store.round_length_max(), ReservationCount::MAX);
+    let block = store.reservations(shard, 0, 1).await.unwrap()[0];
+    let (worker, lease) = ("worker".parse().unwrap(), LeaseDuration::default());
+    let limits = RoundLimits::default().with_team_window(1);
+    let request = RoundRequest::new(&policy(), &block, worker, lease, 8).within(limits);
+    let round = store.claim_round(&request).await.unwrap();
+    assert_eq!((round.moved_on.len(), round.contended.len()), (3, 1));
+    let lost = store.lost_blocks(shard, Duration::ZERO, 1).await.unwrap();
+    assert_eq!(lost, []);
+    let wait = WaitRequest::new(shard.clone(), "worker".parse().unwrap(), Duration::ZERO);
+    let error = store.wait_for_work(&wait).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unsupported);
+
+    let (tenant, from, to) = (run("a").tenant, Timestamp::MIN, Timestamp::MAX);
+    let request = TenantHistoryRequest::new(shard.clone(), tenant.clone(), from, to, 10);
+    let summary = store.tenant_history(&request).await.unwrap().summary();
+    assert_eq!((summary.ran, summary.failed), (3, 1));
+    let health = store.health(shard).await.unwrap();
+    assert_eq!(health.oldest_reservation_at, Some(block.reserved_at));
+    let pool = PoolId::default();
+    let subject = LimitSubject::Tenant(tenant);
+    let runs_max = Some(RunsMax::new(2).unwrap());
+    store.set_limit(&pool, &subject, runs_max).await.unwrap();
+    assert_eq!(store.limits(&pool).await.unwrap().len(), 1);
+
+    let id = store.enqueue(&run("stranger")).await.unwrap().run;
+    assert_eq!(store.unserved().await.unwrap().len(), 1);
+    assert_eq!(store.cancel(id).await.unwrap(), Cancellation::Cancelled);
+    assert_eq!(store.requeue(id).await.unwrap(), Controlled::Done);
+    assert_eq!(store.cancel(id).await.unwrap(), Cancellation::Cancelled);
+    assert_eq!(store.discard(id).await.unwrap(), Controlled::Done);
+    let report = store.prune_history(HistoryRetentionPolicy::default()).await;
+    assert!(!report.unwrap().more);
+
+    let next =
+        WeightedFairnessPolicy::new("next".parse().unwrap(), policy().tenants().iter().cloned());
+    let next = next.unwrap();
+    let registered = store
+        .register_policy(&PolicyRegistration::new(next.clone()))
+        .await;
+    assert_eq!(registered.unwrap().standing, ShardStanding::Pending);
+    assert!(store.retire(shard, next.shard()).await.unwrap().created);
+    assert_eq!(
+        store.standing(next.shard()).await.unwrap(),
+        ShardStanding::Active
+    );
+    assert_eq!(store.active_policy(&pool).await.unwrap(), next);
 }
 
 #[tokio::test]

@@ -348,6 +348,7 @@ macro_rules! conformance_facts {
                 a_later_shard_of_a_pool_is_pending
                 retiring_moves_a_pool_to_its_successor
                 only_an_active_shard_is_retired_and_only_for_a_pending_one
+                a_retirement_is_for_ever
                 racing_retirements_have_one_winner
                 nothing_is_reserved_after_the_retirement
                 runs_that_a_successor_does_not_serve_are_told

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use evenhand_policy::TenantId;
 use evenhand_policy::admission::{BasePriority, ValueClass};
 use evenhand_store::{
-    AttemptsMax, CostMicros, Enqueued, IdempotencyKey, NewRun, Payload, RunKind, RunQueue,
-    RunState, RunTimeout, StoreErrorKind,
+    AttemptsMax, CostMicros, Enqueued, IdempotencyKey, NewRun, PageSize, Payload, RunFilter,
+    RunKind, RunQueue, RunState, RunTimeout, StoreErrorKind,
 };
 use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
@@ -200,9 +200,15 @@ async fn sql_refuses_times_payloads_and_combinations_alike() {
         "tenant => 'a', kind => 'k', value_class => 'urgent'",
         "tenant => 'a', kind => 'k', pool => 'a b'",
         "tenant => 'a', kind => 'k', team => '..'",
+        "tenant => 'a', kind => 'k', timeout => NULL",
+        "tenant => 'a', kind => 'k', timeout => '604800.0005 s'",
+        // Seven days as PostgreSQL compares intervals, and more as it counts their seconds.
+        "tenant => 'a', kind => 'k', timeout => '1 year -355 days'",
         "tenant => 'a', kind => 'k', delay => '-1 s'",
+        "tenant => 'a', kind => 'k', delay => '2000 years'",
         "tenant => 'a', kind => 'k', delay => '1 s', ready_at => now()",
         "tenant => 'a', kind => 'k', ready_at => 'infinity'",
+        "tenant => 'a', kind => 'k', ready_at => '9999-01-01 00:00:00+00'",
     ] {
         assert_eq!(
             code(&scene, arguments).await.as_deref(),
@@ -210,6 +216,48 @@ async fn sql_refuses_times_payloads_and_combinations_alike() {
             "{arguments}"
         );
     }
+}
+
+/// A payload that no worker can read would stop every claim that comes across it.
+#[tokio::test(flavor = "multi_thread")]
+async fn sql_refuses_payloads_that_workers_cannot_read() {
+    let scene = Scene::start().await;
+    let arrays = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+    let objects = |levels: usize| format!("{}0{}", "{\"a\":".repeat(levels), "}".repeat(levels));
+    for text in [
+        "null",
+        "1e308",
+        "-1e308",
+        "1e309",
+        r#"{"a": [-1e400]}"#,
+        "1e-400",
+        "123456789012345678901234567890",
+        r#""1e400""#,
+        &arrays(127),
+        &arrays(128),
+        &objects(127),
+        &objects(128),
+    ] {
+        let readable = serde_json::from_str::<Value>(text).is_ok();
+        let arguments = format!("tenant => 'a', kind => 'k', payload => '{text}'");
+        let code = code(&scene, &arguments).await;
+        assert_eq!(code.as_deref(), (!readable).then_some("EV012"), "{text}");
+    }
+    let (all, size) = (RunFilter::default(), PageSize::default());
+    let page = scene.store.runs(&all, None, size).await;
+    assert_eq!(page.unwrap().runs.len(), 8, "all that was accepted is read");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_time_in_the_past_means_now_and_columns_may_have_any_collation() {
+    let scene = Scene::start().await;
+    let arguments = "tenant => 'a' COLLATE \"POSIX\", kind => 'k' COLLATE \"POSIX\",
+        ready_at => '1960-01-01', idempotency_key => 'old' COLLATE \"POSIX\"";
+    let (first, created) = enqueue(&scene, arguments).await.unwrap();
+    assert!(created);
+    assert_eq!(enqueue(&scene, arguments).await.unwrap(), (first, false));
+    let run = scene.store.run(plain_id(first)).await.unwrap().unwrap();
+    assert_eq!(run.ready_at, run.enqueued_at);
 }
 
 /// psql, where one is installed; the packages of PostgreSQL that tests use bring none.

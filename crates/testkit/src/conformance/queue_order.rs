@@ -14,6 +14,8 @@ use super::scene::{Must, Scene, claim, policy, pool, ran, request, run, tenant};
 
 /// Long enough that a fact that starts in the middle of a tick ends within it.
 const WAIT_TICK: Duration = Duration::from_hours(1);
+/// How late a run of a random backlog becomes ready at most.
+const DELAY_TICKS_MAX: u32 = 6;
 
 /// A run that waits, as this file's own naive order sees it.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +60,8 @@ pub(super) async fn random_backlogs_are_claimed_in_the_order_of_scores<S: StoreU
             }
             scene.advance(WAIT_TICK).await;
         }
+        // So that the last of them is ready too.
+        scene.advance(DELAY_TICKS_MAX * WAIT_TICK).await;
         for sequence in scene.sequences_of("a", waiting.len()).await {
             if random.bool() {
                 scene.advance(WAIT_TICK).await;
@@ -293,6 +297,10 @@ fn random_run(random: &mut fastrand::Rng) -> NewRun {
     run.value_class = random.choice(ValueClass::ALL).must("a class");
     // Few priorities, so that scores and ticks tie.
     run.base_priority = BasePriority::new(40 * random.u32(0..3)).must("a priority");
+    // Some are ready later than runs that are enqueued after them.
+    if random.u32(..3) == 0 {
+        run.ready_at = ReadyAt::After(random.u32(1..=DELAY_TICKS_MAX) * WAIT_TICK);
+    }
     run
 }
 

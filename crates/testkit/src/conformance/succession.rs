@@ -152,6 +152,13 @@ pub(super) async fn only_an_active_shard_is_retired_and_only_for_a_pending_one<
         registered(&scene, "two").await,
     );
     let elsewhere = scene.another_shard("elsewhere").await;
+    let after_it = successor("after-elsewhere");
+    let registration = PolicyRegistration::new(after_it.clone()).in_pool(pool("elsewhere"));
+    scene
+        .store
+        .register_policy(&registration)
+        .await
+        .must("a successor in another pool");
     let unknown = successor("unknown");
     for (what, old, new, kind) in [
         (
@@ -166,7 +173,18 @@ pub(super) async fn only_an_active_shard_is_retired_and_only_for_a_pending_one<
             &unknown,
             StoreErrorKind::PolicyNotFound,
         ),
-        ("for a shard of another pool", &active, &elsewhere, CONFLICT),
+        (
+            "for the active shard of another pool",
+            &active,
+            &elsewhere,
+            CONFLICT,
+        ),
+        (
+            "for a pending shard of another pool",
+            &active,
+            &after_it,
+            CONFLICT,
+        ),
         ("for itself", &active, &active, CONFLICT),
         ("a pending shard", &one, &two, CONFLICT),
         ("the other way round", &one, &active, CONFLICT),
@@ -178,7 +196,19 @@ pub(super) async fn only_an_active_shard_is_retired_and_only_for_a_pending_one<
         assert_eq!(standing(&scene, pending).await, ShardStanding::Pending);
     }
     scene.reserve(1).await;
+}
 
+pub(super) async fn a_retirement_is_for_ever<S: StoreUnderTest>() {
+    const CONFLICT: StoreErrorKind = StoreErrorKind::PolicyConflict;
+    let Some(scene) = changing::<S>().await else {
+        return;
+    };
+    let active = scene.policy.clone();
+    let (one, two) = (
+        registered(&scene, "one").await,
+        registered(&scene, "two").await,
+    );
+    let elsewhere = scene.another_shard("elsewhere").await;
     retire(&scene, &active, &one)
         .await
         .must("the first retirement");

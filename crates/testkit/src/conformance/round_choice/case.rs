@@ -95,8 +95,11 @@ impl Case {
                 if random.u32(..4) > 0 {
                     run.team = team(random.choice(TEAMS).must("a team"));
                 }
-                if random.u32(..8) == 0 {
-                    run.ready_at = ReadyAt::After(1_000 * WAIT_TICK);
+                // Some are ready later than runs that are enqueued after them, and some are not ready at all.
+                match random.u32(..8) {
+                    0 | 1 => run.ready_at = ReadyAt::After(random.u32(1..=8) * WAIT_TICK),
+                    2 => run.ready_at = ReadyAt::After(1_000 * WAIT_TICK),
+                    _ => {}
                 }
                 runs.push(run);
             }
