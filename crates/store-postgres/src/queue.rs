@@ -124,11 +124,17 @@ fn enqueued_in(row: &PgRow) -> Result<EnqueuedIn, sqlx::Error> {
     }
 }
 
+/// A thousand years: rounded up to a wait tick, a later time might be one that cannot be read back.
+const DELAY_MAX_MS: i64 = 31_557_600_000_000;
+
+/// The year 9999, for the same reason.
+const READY_AT_MAX_US: i64 = 253_370_764_800_000_000;
+
 /// A ready time as the two columns that SQL takes: microseconds since the epoch, or milliseconds from now.
 fn ready_columns(ready_at: ReadyAt) -> (Option<i64>, Option<i64>) {
     match ready_at {
-        ReadyAt::At(time) => (Some(time.as_microsecond()), None),
-        ReadyAt::After(delay) => (None, Some(millis(delay))),
+        ReadyAt::At(time) => (Some(time.as_microsecond().min(READY_AT_MAX_US)), None),
+        ReadyAt::After(delay) => (None, Some(millis(delay).min(DELAY_MAX_MS))),
         ReadyAt::Now | _ => (None, None),
     }
 }

@@ -13,7 +13,7 @@ use sqlx::Row as _;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions, PgRow};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::PostgresStore;
 use crate::rows::millis;
@@ -24,6 +24,9 @@ const SECOND_LOOK_AFTER: Duration = Duration::from_millis(20);
 
 /// How much longer a sleeper's row is good than the sleep is meant to last.
 const ROW_SPARE: Duration = Duration::from_secs(1);
+
+/// A sleeper gets up after this long at the latest. Whoever asked for more looks, and sleeps again.
+const LONGEST: Duration = Duration::from_mins(10);
 
 /// How long a first sleeper waits for the listening connection. Without one it sleeps its longest.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
@@ -95,7 +98,10 @@ impl Waking {
 
 /// Listens for as long as anybody may want to hear, and connects again whenever the connection is lost.
 async fn listen(server: PgConnectOptions, channel: String, heard: watch::Sender<Heard>) {
-    let server = server.application_name("evenhand-listen");
+    // It is quiet for hours: networks must not forget it, and the server must not end it.
+    let server = server
+        .application_name("evenhand-listen")
+        .options([("tcp_keepalives_idle", "60"), ("idle_session_timeout", "0")]);
     loop {
         if let Err(error) = listen_once(&server, &channel, &heard).await {
             tracing::warn!(error = %error, "nobody is woken for the moment; workers look now and then");
@@ -122,7 +128,11 @@ async fn listen_once(
     // Or else a reconnection would hide that notifications were missed.
     listener.eager_reconnect(false);
     listener.listen(channel).await?;
-    heard.send_modify(|heard| heard.listening = true);
+    // Who has run out of patience meanwhile sleeps already, and gets up to look for what was missed.
+    heard.send_modify(|heard| {
+        heard.listening = true;
+        heard.notifications += 1;
+    });
     while listener.try_recv().await?.is_some() {
         heard.send_modify(|heard| heard.notifications += 1);
     }
@@ -144,8 +154,9 @@ impl PostgresStore {
                 "behind a transaction pooler nobody is woken, unless it is said where to listen";
             return Err(StoreError::new(StoreErrorKind::Unsupported, message));
         };
-        let end = Instant::now() + request.longest;
-        let sleeper = self.fall_asleep(request).await?;
+        let longest = request.longest.min(LONGEST);
+        let end = Instant::now() + longest;
+        let sleeper = self.fall_asleep(request, longest).await?;
         let mut heard = self.waking.listen(&sleeper.channel, server);
         // Dropped here, the row stays and ends with its time.
         let slept = self.sleep(request, end, &mut heard).await;
@@ -159,8 +170,8 @@ impl PostgresStore {
         end: Instant,
         heard: &mut watch::Receiver<Heard>,
     ) -> Result<(), StoreError> {
-        let patience = CONNECT_PATIENCE.min(request.longest);
-        let listening = timeout(patience, heard.wait_for(|heard| heard.listening)).await;
+        let patience = end.min(Instant::now() + CONNECT_PATIENCE);
+        let listening = timeout_at(patience, heard.wait_for(|heard| heard.listening)).await;
         drop(listening);
         let before = heard.borrow_and_update().notifications;
         for pause in [Some(SECOND_LOOK_AFTER), None] {
@@ -186,12 +197,16 @@ impl PostgresStore {
         Ok(())
     }
 
-    async fn fall_asleep(&self, request: &WaitRequest) -> Result<Sleeper, StoreError> {
+    async fn fall_asleep(
+        &self,
+        request: &WaitRequest,
+        longest: Duration,
+    ) -> Result<Sleeper, StoreError> {
         let mut session = self.session().await?;
         let answer = sqlx::query(include_str!("../sql/fall_asleep.sql"))
             .bind(request.shard.as_str())
             .bind(request.worker.as_str())
-            .bind(millis(request.longest.saturating_add(ROW_SPARE)))
+            .bind(millis(longest + ROW_SPARE))
             .persistent(session.is_persistent())
             .try_map(|row: PgRow| {
                 Ok(Sleeper {

@@ -123,6 +123,29 @@ async fn services_retire_and_observers_look_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn services_control_and_sleep_and_observers_watch() {
+    let scene = Scene::start().await;
+    let control = "SELECT evenhand.cancel(id), evenhand.requeue(id), evenhand.discard(id)
+        FROM gen_random_uuid() AS id";
+    let sleep = "SELECT evenhand.fall_asleep('primary-v1', 'w', 1)";
+    let enqueue = "SELECT evenhand.enqueue_run('a', 'k')";
+    let forget = "SELECT evenhand.prune_history(3600000, 3600000, 3600000, 1)";
+    let watch =
+        "SELECT evenhand.health('primary-v1'), evenhand.tenant_history('primary-v1', 'a', 0, 1, 1)";
+    for (role, [controls, forgets, watches]) in [
+        ("evenhand_app", [true, true, true]),
+        ("evenhand_retention", [false, true, false]),
+        ("evenhand_observer", [false, false, true]),
+    ] {
+        for sql in [control, sleep, enqueue] {
+            assert_eq!(may(&scene, role, sql).await, controls, "{role}: {sql}");
+        }
+        assert_eq!(may(&scene, role, forget).await, forgets, "{role}");
+        assert_eq!(may(&scene, role, watch).await, watches, "{role}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn somebody_with_createrole_and_no_more_can_migrate() {
     let database = TestDatabase::empty().await;
     // The roles of the server may exist already, made by somebody else; then membership has to be granted.

@@ -142,6 +142,19 @@ async fn a_sleeper_gets_up_after_its_longest_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_wait_may_be_asked_for_without_end() {
+    let scene = Scene::start().await;
+    let sleeper = sleeping(&scene, Duration::MAX);
+    asleep(&scene, 1).await;
+    scene.store.enqueue(&run("a")).await.unwrap();
+    timeout(PATIENCE, sleeper)
+        .await
+        .expect("woken")
+        .unwrap()
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_listener_that_was_killed_comes_back() {
     let scene = Scene::start().await;
     let first = sleeping(&scene, LONG);
