@@ -13,7 +13,6 @@ use tokio::time::Instant;
 
 use crate::backoff::around;
 use crate::lost::LostBlocks;
-use crate::metrics;
 use crate::observe::Observer;
 use crate::retention::WorkerRetention;
 use crate::round::Block;
@@ -31,11 +30,16 @@ const UNSERVED_INTERVAL: Duration = Duration::from_mins(1);
 const HEALTH_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Which of its duties a worker has.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each duty is switched by itself"
+)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Duties {
     pub(crate) recovery: bool,
     pub(crate) lost_blocks: bool,
     pub(crate) unserved_warnings: bool,
+    pub(crate) health: bool,
     pub(crate) retention: WorkerRetention,
 }
 
@@ -45,6 +49,7 @@ impl Default for Duties {
             recovery: true,
             lost_blocks: true,
             unserved_warnings: true,
+            health: true,
             retention: WorkerRetention::default(),
         }
     }
@@ -174,23 +179,33 @@ impl<S: ReservationStore + RunQueue> Background<S> {
 
     /// Asks the store how it is, for the gauges.
     async fn keep_watching(&self) -> Infallible {
-        let mut served = self.served.clone();
-        metrics::served(&served.borrow_and_update());
-        loop {
-            tokio::select! {
-                biased;
-                Ok(()) = served.changed() => metrics::served(&served.borrow_and_update()),
-                () = tokio::time::sleep(around(HEALTH_INTERVAL, fastrand::u64(..))) => {
-                    let policy = Arc::clone(&served.borrow());
-                    match self.store.health(policy.shard()).await {
-                        Ok(health) => self.observer.health(&policy, &health),
-                        Err(error) if error.kind() == StoreErrorKind::Unsupported => break,
-                        Err(error) => tracing::debug!(error = %error, "the store does not say how it is"),
-                    }
+        if self.duties.health {
+            loop {
+                tokio::time::sleep(around(HEALTH_INTERVAL, fastrand::u64(..))).await;
+                if !self.watch().await {
+                    break;
                 }
             }
         }
         core::future::pending().await
+    }
+
+    async fn watch(&self) -> bool {
+        let policy = Arc::clone(&self.served.borrow());
+        match self.store.health(policy.shard()).await {
+            Ok(health) => {
+                // What was asked before a move is nobody's any more.
+                if self.served.borrow().shard() == policy.shard() {
+                    self.observer.health(&policy, &health);
+                }
+                true
+            }
+            Err(error) if error.kind() == StoreErrorKind::Unsupported => false,
+            Err(error) => {
+                tracing::debug!(error = %error, "the store does not say how it is");
+                true
+            }
+        }
     }
 
     /// A third of a lease on average, so that what is gone is found within one.

@@ -123,9 +123,17 @@ impl<S> WorkerBuilder<S> {
         self
     }
 
-    /// Whether to warn about queued runs that no active shard serves, every minute while that changes. On by default.
+    /// Whether to look for queued runs that no active shard serves, every minute: they are warned about while that
+    /// changes, and counted in the metrics. On by default.
     pub fn unserved_warnings(mut self, on: bool) -> Self {
         self.worker.duties.unserved_warnings = on;
+        self
+    }
+
+    /// Whether to ask the store every 15 seconds how it is, for the metrics that say how long tenants wait and how old
+    /// evidence and snapshots are. On by default; a store that does not offer it is asked once.
+    pub fn health(mut self, on: bool) -> Self {
+        self.worker.duties.health = on;
         self
     }
 

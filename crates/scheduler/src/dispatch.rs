@@ -236,7 +236,9 @@ impl<S: ReservationStore + RunQueue + 'static> Dispatcher<S> {
                 self.refused(error.kind())
             }
             Err(error) => {
-                self.observer.round_panicked(length, origin, &error);
+                let shard = self.serving.shard();
+                self.observer
+                    .round_panicked(shard, (length, origin), &error);
                 Next::Pause
             }
         }
@@ -286,9 +288,10 @@ impl<S: ReservationStore + RunQueue + 'static> Dispatcher<S> {
         };
         match answer {
             Ok(policy) => {
-                let former = self.serving.shard().clone();
+                let former = Arc::clone(self.serving.order().policy());
                 if self.serving.move_over(policy) {
-                    self.observer.moved_over(&former, self.serving.shard());
+                    self.observer
+                        .moved_over(&former, self.serving.order().policy());
                     Ok(Next::Look)
                 } else {
                     // The store contradicts itself, or it was made active just now: not at once again.
@@ -340,8 +343,9 @@ impl<S: ReservationStore + RunQueue + 'static> Dispatcher<S> {
     }
 
     async fn abort(&mut self) {
+        let (shard, under_way) = (self.serving.shard(), self.under_way.take());
         self.observer
-            .drain_aborted(self.runs.len(), self.under_way.take());
+            .drain_aborted(self.runs.len(), shard, under_way);
         self.rounds.shutdown().await;
         self.runs.shutdown().await;
     }

@@ -67,6 +67,11 @@ impl Claimed {
         &self.run.run
     }
 
+    /// The sequence that it was claimed against.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.run.lease.sequence
+    }
+
     /// A run that was claimed for a `lease` at `asked_at` or later; an answer that was lost may have granted it already.
     pub(crate) fn new(
         run: ClaimedRun,

@@ -11,6 +11,9 @@
 //! Runs are handled *at least once*: an attempt whose worker died, or whose lease was lost, may have done its work
 //! before the next attempt starts. [`RunContext::fence`] tells attempts apart.
 //!
+//! Workers count and time what they do through the [`metrics`](https://docs.rs/metrics) facade, under names that begin with
+//! `evenhand_`; install any of its exporters to see them. The section "Watching" of `docs/operations.md` lists them.
+//!
 //! # Examples
 //!
 //! ```

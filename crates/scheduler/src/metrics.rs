@@ -1,18 +1,21 @@
-//! What a worker tells through the [`metrics`] facade. Labels are bounded: shards, tenants of the policy, fixed words.
+//! What a worker tells through the [`metrics`] facade. Labels are bounded: shards, pools, tenants of the policy, fixed
+//! words. The section "Watching" of the operator's manual lists what is here, and a test holds them together.
 
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
 use std::collections::BTreeMap;
 
-use evenhand_policy::{TenantId, WeightedFairnessPolicy};
+use evenhand_policy::{SchedulerShardId, TenantId, WeightedFairnessPolicy};
 use evenhand_store::{HistoryReport, RecoveryReport, StoreHealth, UnservedRuns};
 use metrics::{
     Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 use tokio::time::Instant;
 
+use crate::execute::Claimed;
 use crate::observe::Origin;
-use crate::round::ClaimedRound;
+use crate::round::{Block, ClaimedRound};
 use crate::tenant::RunEnd;
 
 const RESERVATIONS: &str = "evenhand_reservations_total";
@@ -40,24 +43,34 @@ const GAP_SEQUENCES_MAX: usize = 1_024;
 
 /// Tells the recorder what each metric means.
 pub(crate) fn describe() {
-    describe_counter!(RESERVATIONS, "reservations that this worker made");
+    describe_counter!(
+        RESERVATIONS,
+        Unit::Count,
+        "reservations that this worker made"
+    );
     describe_histogram!(BLOCK, Unit::Count, "sequences of a reservation");
-    describe_counter!(SEQUENCES, "sequences by how they ended");
-    describe_counter!(CLAIMS, "runs that were claimed");
-    describe_counter!(CALL_RETRIES, "calls on the store that were repeated");
+    describe_counter!(SEQUENCES, Unit::Count, "sequences by how they ended");
+    describe_counter!(CLAIMS, Unit::Count, "runs that were claimed");
+    describe_counter!(
+        CALL_RETRIES,
+        Unit::Count,
+        "calls on the store that were repeated"
+    );
     describe_histogram!(
         QUEUE_WAIT,
         Unit::Seconds,
         "from ready to the reservation of the sequence that claimed"
     );
-    describe_gauge!(RUNS_RUNNING, "runs that this worker works on");
-    describe_counter!(RUNS_ENDED, "attempts by how they ended");
+    describe_gauge!(RUNS_RUNNING, Unit::Count, "runs that this worker works on");
+    describe_counter!(RUNS_ENDED, Unit::Count, "attempts by how they ended");
     describe_counter!(
         LEASES_RECOVERED,
+        Unit::Count,
         "expired leases that this worker took back"
     );
     describe_counter!(
         LOST_BLOCKS,
+        Unit::Count,
         "blocks of workers that are gone, settled by this one"
     );
     describe_gauge!(
@@ -90,7 +103,7 @@ pub(crate) fn describe() {
         Unit::Count,
         "queued runs that no active shard serves"
     );
-    describe_counter!(PRUNED_ROWS, "rows that retention deleted");
+    describe_counter!(PRUNED_ROWS, Unit::Count, "rows that retention deleted");
     describe_gauge!(
         OLDEST_EVIDENCE,
         Unit::Seconds,
@@ -103,7 +116,32 @@ pub(crate) fn describe() {
     );
 }
 
-/// What has to be remembered between two rounds to tell of tenants.
+/// The runs that one worker works on. What is left when it is dropped is worked on no longer.
+#[derive(Debug, Default)]
+pub(crate) struct Running(AtomicU64);
+
+impl Running {
+    pub(crate) fn begin(&self, runs: u64) {
+        self.0.fetch_add(runs, Ordering::Relaxed);
+        gauge!(RUNS_RUNNING).increment(float(runs));
+    }
+
+    pub(crate) fn leave(&self, runs: u64) {
+        self.0.fetch_sub(runs, Ordering::Relaxed);
+        gauge!(RUNS_RUNNING).decrement(float(runs));
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let left = core::mem::take(self.0.get_mut());
+        if left > 0 {
+            gauge!(RUNS_RUNNING).decrement(float(left));
+        }
+    }
+}
+
+/// What has to be remembered between two rounds to tell of the tenants of the shard that is served.
 #[derive(Debug, Default)]
 pub(crate) struct Tenants {
     by_tenant: BTreeMap<TenantId, Tenant>,
@@ -120,29 +158,35 @@ struct Tenant {
 }
 
 impl Tenants {
+    /// The shard of this policy is served from now on. Nothing but the claims of the shard before counts any more.
+    pub(crate) fn serves(&mut self, policy: &WeightedFairnessPolicy) {
+        let before = core::mem::take(self).by_tenant;
+        for weighted in policy.tenants() {
+            let tenant = weighted.tenant();
+            let served_at = before.get(tenant).and_then(|known| known.served_at);
+            entry(&mut self.by_tenant, tenant).served_at = served_at;
+            set(UNSERVED_SELECTIONS, policy, tenant, 0.0);
+            if let Some(bound) = policy.starvation_bound(tenant) {
+                let bound = f64::from(bound.maximum_reservations_until_selection());
+                set(SELECTION_BOUND, policy, tenant, bound);
+            }
+        }
+    }
+
+    /// The shard of this policy is served no longer, so nobody waits for it.
+    pub(crate) fn leaves(policy: &WeightedFairnessPolicy) {
+        for weighted in policy.tenants() {
+            for name in [UNSERVED_SELECTIONS, SERVICE_LAG, QUEUE_AGE] {
+                set(name, policy, weighted.tenant(), 0.0);
+            }
+        }
+        gauge!(OLDEST_EVIDENCE, "shard" => shard(policy.shard())).set(0.0);
+    }
+
     /// A round has claimed. Blocks of others are no part of this worker's own sequence of selections.
     pub(crate) fn round(&mut self, round: &ClaimedRound, origin: Origin) {
-        let policy = round.block.policy();
-        let shard = policy.shard();
-        let label = || shard.as_str().to_owned();
-        match origin {
-            Origin::Own => {
-                counter!(RESERVATIONS, "shard" => label()).increment(1);
-                histogram!(BLOCK, "shard" => label()).record(f64::from(round.block.length()));
-                for (outcome, sequences) in [
-                    ("ran", round.ran()),
-                    ("idle", round.idle()),
-                    ("contended", round.contended),
-                    ("moved_on", round.moved_on),
-                ] {
-                    if sequences > 0 {
-                        counter!(SEQUENCES, "shard" => label(), "outcome" => outcome)
-                            .increment(sequences);
-                    }
-                }
-                self.select(round);
-            }
-            Origin::Lost => counter!(LOST_BLOCKS, "shard" => label()).increment(1),
+        if origin == Origin::Own {
+            self.select(round);
         }
         self.serve(round);
     }
@@ -182,23 +226,32 @@ impl Tenants {
             let waited = round.block.store_time().duration_since(run.ready_at);
             let waited = Duration::try_from(waited).unwrap_or(Duration::ZERO);
             let name = || tenant.as_str().to_owned();
-            let shard = policy.shard().as_str().to_owned();
-            counter!(CLAIMS, "shard" => shard, "tenant" => name()).increment(1);
+            counter!(CLAIMS, "shard" => shard(policy.shard()), "tenant" => name()).increment(1);
             histogram!(QUEUE_WAIT, "tenant" => name()).record(waited.as_secs_f64());
+            entry(&mut self.by_tenant, tenant).served_at = Some(now);
+        }
+        let ran = round.runs.iter().map(Claimed::sequence);
+        let served = ran.chain(round.moved_on.iter().copied());
+        let contended = round.contended.iter().copied();
+        let mut ends: Vec<(u64, bool)> = served
+            .map(|sequence| (sequence, true))
+            .chain(contended.map(|sequence| (sequence, false)))
+            .collect();
+        ends.sort_unstable();
+        let mut changed = BTreeMap::new();
+        for (sequence, served) in ends {
+            let tenant = policy.tenant_for_sequence(sequence);
             let known = entry(&mut self.by_tenant, tenant);
-            known.served_at = Some(now);
-            if core::mem::take(&mut known.not_served) > 0 {
-                set(UNSERVED_SELECTIONS, policy, tenant, 0.0);
+            if !served {
+                known.not_served += 1;
+            } else if core::mem::take(&mut known.not_served) == 0 {
+                continue;
             }
+            changed.insert(tenant, known.not_served);
         }
-        for sequence in &round.contended_sequences {
-            let tenant = policy.tenant_for_sequence(*sequence);
-            let known = entry(&mut self.by_tenant, tenant);
-            known.not_served += 1;
-            let streak = float(known.not_served);
-            set(UNSERVED_SELECTIONS, policy, tenant, streak);
+        for (tenant, not_served) in changed {
+            set(UNSERVED_SELECTIONS, policy, tenant, float(not_served));
         }
-        gauge!(RUNS_RUNNING).increment(float(round.ran()));
     }
 
     /// What the store says of itself. Tenants that have nothing ready have no age and no lag.
@@ -207,13 +260,14 @@ impl Tenants {
             let age = health.store_time.duration_since(since);
             Duration::try_from(age).unwrap_or(Duration::ZERO)
         };
+        let backlogs = health.backlogs.iter();
+        let ready_since: BTreeMap<_, _> = backlogs
+            .map(|backlog| (&backlog.tenant, backlog.oldest_ready_at))
+            .collect();
         for weighted in policy.tenants() {
             let tenant = weighted.tenant();
-            let backlog = health
-                .backlogs
-                .iter()
-                .find(|backlog| backlog.tenant == *tenant);
-            let waited = backlog.map_or(Duration::ZERO, |backlog| age(backlog.oldest_ready_at));
+            let oldest = ready_since.get(tenant).copied();
+            let waited = oldest.map_or(Duration::ZERO, age);
             let served_at = self.by_tenant.get(tenant).and_then(|known| known.served_at);
             let since_served = served_at.map_or(waited, |at| at.elapsed());
             set(QUEUE_AGE, policy, tenant, waited.as_secs_f64());
@@ -224,27 +278,44 @@ impl Tenants {
                 waited.min(since_served).as_secs_f64(),
             );
         }
-        let shard = policy.shard().as_str().to_owned();
         let evidence = health.oldest_reservation_at.map_or(Duration::ZERO, age);
-        gauge!(OLDEST_EVIDENCE, "shard" => shard).set(evidence.as_secs_f64());
+        gauge!(OLDEST_EVIDENCE, "shard" => shard(policy.shard())).set(evidence.as_secs_f64());
         if let Some(age) = health.oldest_snapshot_age {
             gauge!(OLDEST_SNAPSHOT).set(age.as_secs_f64());
         }
     }
 }
 
-/// A worker serves this policy from now on.
-pub(crate) fn served(policy: &WeightedFairnessPolicy) {
-    for weighted in policy.tenants() {
-        if let Some(bound) = policy.starvation_bound(weighted.tenant()) {
-            let bound = f64::from(bound.maximum_reservations_until_selection());
-            set(SELECTION_BOUND, policy, weighted.tenant(), bound);
+/// This worker made a reservation.
+pub(crate) fn reserved(block: &Block) {
+    counter!(RESERVATIONS, "shard" => shard(block.shard())).increment(1);
+    histogram!(BLOCK, "shard" => shard(block.shard())).record(f64::from(block.length()));
+}
+
+/// The sequences of one of its own blocks have ended.
+pub(crate) fn sequences_ended(round: &ClaimedRound) {
+    for (outcome, sequences) in [
+        ("ran", round.ran()),
+        ("idle", round.idle()),
+        ("contended", round.contended()),
+        ("moved_on", round.moved_on()),
+    ] {
+        if sequences > 0 {
+            let shard = shard(round.block.shard());
+            counter!(SEQUENCES, "shard" => shard, "outcome" => outcome).increment(sequences);
         }
     }
 }
 
-pub(crate) fn sequences_unknown(shard: &str, sequences: u64) {
-    counter!(SEQUENCES, "shard" => shard.to_owned(), "outcome" => "unknown").increment(sequences);
+/// It cannot tell how so many sequences of its own ended.
+pub(crate) fn sequences_unknown(of: &SchedulerShardId, sequences: u32) {
+    counter!(SEQUENCES, "shard" => shard(of), "outcome" => "unknown")
+        .increment(u64::from(sequences));
+}
+
+/// It settled somebody else's block.
+pub(crate) fn lost_block(block: &Block) {
+    counter!(LOST_BLOCKS, "shard" => shard(block.shard())).increment(1);
 }
 
 pub(crate) fn retried(call: &'static str, retries: u32) {
@@ -254,13 +325,7 @@ pub(crate) fn retried(call: &'static str, retries: u32) {
 }
 
 pub(crate) fn run_ended(end: RunEnd) {
-    runs_left(1);
     counter!(RUNS_ENDED, "end" => end.as_str()).increment(1);
-}
-
-/// So many runs are worked on no longer.
-pub(crate) fn runs_left(runs: u64) {
-    gauge!(RUNS_RUNNING).decrement(float(runs));
 }
 
 pub(crate) fn recovered(recovery: RecoveryReport) {
@@ -305,8 +370,12 @@ fn entry<'a>(tenants: &'a mut BTreeMap<TenantId, Tenant>, tenant: &TenantId) -> 
 }
 
 fn set(name: &'static str, policy: &WeightedFairnessPolicy, tenant: &TenantId, value: f64) {
-    let shard = policy.shard().as_str().to_owned();
-    gauge!(name, "shard" => shard, "tenant" => tenant.as_str().to_owned()).set(value);
+    gauge!(name, "shard" => shard(policy.shard()), "tenant" => tenant.as_str().to_owned())
+        .set(value);
+}
+
+fn shard(id: &SchedulerShardId) -> String {
+    id.as_str().to_owned()
 }
 
 /// A gauge holds a float; counts beyond 2^32 are shown as 2^32.

@@ -29,6 +29,7 @@ pub(crate) enum Origin {
 pub(crate) struct Observer {
     report: Mutex<WorkerReport>,
     tenants: Mutex<metrics::Tenants>,
+    running: metrics::Running,
 }
 
 impl Observer {
@@ -45,11 +46,19 @@ impl Observer {
             count = block.length(),
             ran,
             idle = round.idle(),
-            contended = round.contended,
-            moved_on = round.moved_on,
+            contended = round.contended(),
+            moved_on = round.moved_on(),
             ?origin,
             "round"
         );
+        self.running.begin(ran);
+        match origin {
+            Origin::Own => {
+                metrics::reserved(block);
+                metrics::sequences_ended(round);
+            }
+            Origin::Lost => metrics::lost_block(block),
+        }
         self.tenants().round(round, origin);
         let mut report = self.lock();
         report.ran += ran;
@@ -58,8 +67,8 @@ impl Observer {
                 report.blocks += 1;
                 report.sequences.ran += ran;
                 report.sequences.idle += round.idle();
-                report.sequences.contended += round.contended;
-                report.sequences.moved_on += round.moved_on;
+                report.sequences.contended += round.contended();
+                report.sequences.moved_on += round.moved_on();
             }
             Origin::Lost => report.blocks_settled += 1,
         }
@@ -76,8 +85,7 @@ impl Observer {
             "no block was reserved"
         );
         if error.may_have_reserved() {
-            metrics::sequences_unknown(request.shard.as_str(), u64::from(request.count.get()));
-            self.lock().sequences.unknown += u64::from(request.count.get());
+            self.block_unknown(&request.shard, (request.count.get(), Origin::Own));
         }
     }
 
@@ -90,18 +98,24 @@ impl Observer {
             "nothing was claimed against a block; it is lost until somebody settles it"
         );
         if origin == Origin::Own {
-            metrics::sequences_unknown(block.shard().as_str(), u64::from(block.length()));
+            metrics::reserved(block);
         }
-        self.block_unknown(block.length(), origin);
+        self.block_unknown(block.shard(), (block.length(), origin));
     }
 
     /// Only a store that panics comes here.
-    pub(crate) fn round_panicked(&self, length: u32, origin: Origin, error: &JoinError) {
+    pub(crate) fn round_panicked(
+        &self,
+        shard: &SchedulerShardId,
+        round: (u32, Origin),
+        error: &JoinError,
+    ) {
         tracing::error!(error = %error, "a round panicked");
-        self.block_unknown(length, origin);
+        self.block_unknown(shard, round);
     }
 
     pub(crate) fn run_ended(&self, ended: RunReport) {
+        self.running.leave(1);
         metrics::run_ended(ended.end);
         self.lock().count_end(ended.end);
     }
@@ -109,18 +123,23 @@ impl Observer {
     /// Only a store that panics comes here.
     pub(crate) fn run_panicked(&self, error: &JoinError) {
         tracing::error!(error = %error, "a run panicked; its lease has to expire");
-        metrics::runs_left(1);
+        self.running.leave(1);
         self.lock().left += 1;
     }
 
     /// The drain was ended by force, with so many runs still under way, and perhaps a round.
-    pub(crate) fn drain_aborted(&self, runs: usize, round: Option<(u32, Origin)>) {
+    pub(crate) fn drain_aborted(
+        &self,
+        runs: usize,
+        shard: &SchedulerShardId,
+        round: Option<(u32, Origin)>,
+    ) {
         tracing::error!(runs, "the store does not answer; leases have to expire");
         let left = u64::try_from(runs).unwrap_or(u64::MAX);
-        metrics::runs_left(left);
+        self.running.leave(left);
         self.lock().left += left;
-        if let Some((length, origin)) = round {
-            self.block_unknown(length, origin);
+        if let Some(round) = round {
+            self.block_unknown(shard, round);
         }
     }
 
@@ -137,10 +156,27 @@ impl Observer {
         );
     }
 
-    fn block_unknown(&self, length: u32, origin: Origin) {
+    /// Nobody knows how these sequences ended. Those of others were counted by others.
+    fn block_unknown(&self, shard: &SchedulerShardId, (length, origin): (u32, Origin)) {
         if origin == Origin::Own {
+            metrics::sequences_unknown(shard, length);
             self.lock().sequences.unknown += u64::from(length);
         }
+    }
+
+    /// The shard of this policy is the first that the worker serves.
+    pub(crate) fn serves(&self, policy: &WeightedFairnessPolicy) {
+        self.tenants().serves(policy);
+    }
+
+    pub(crate) fn moved_over(&self, from: &WeightedFairnessPolicy, to: &WeightedFairnessPolicy) {
+        metrics::Tenants::leaves(from);
+        self.tenants().serves(to);
+        tracing::info!(
+            from = %from.shard(),
+            to = %to.shard(),
+            "the worker serves the active shard of its pool"
+        );
     }
 
     /// What the store says of itself, for the gauges.
@@ -177,10 +213,6 @@ impl Observer {
         if runs > 0 {
             tracing::info!(runs, "draining");
         }
-    }
-
-    pub(crate) fn moved_over(&self, from: &SchedulerShardId, to: &SchedulerShardId) {
-        tracing::info!(from = %from, to = %to, "the worker serves the active shard of its pool");
     }
 
     pub(crate) fn no_active_shard(&self, pool: &PoolId, error: &StoreError) {

@@ -89,26 +89,41 @@ impl Block {
 pub(crate) struct ClaimedRound {
     pub(crate) block: Block,
     pub(crate) runs: Vec<Claimed>,
-    pub(crate) contended: u64,
-    pub(crate) contended_sequences: Vec<u64>,
-    pub(crate) moved_on: u64,
+    /// The sequences whose tenant had ready runs that could not be claimed.
+    pub(crate) contended: Vec<u64>,
+    /// The sequences against which a run was claimed before, and not by this worker or too long ago.
+    pub(crate) moved_on: Vec<u64>,
 }
 
 impl ClaimedRound {
     /// How many sequences ran a run for this worker.
     pub(crate) fn ran(&self) -> u64 {
-        u64::try_from(self.runs.len()).unwrap_or(u64::MAX)
+        count(self.runs.len())
+    }
+
+    /// How many sequences could not serve their tenant.
+    pub(crate) fn contended(&self) -> u64 {
+        count(self.contended.len())
+    }
+
+    /// How many sequences had been used before.
+    pub(crate) fn moved_on(&self) -> u64 {
+        count(self.moved_on.len())
     }
 
     /// How many sequences found their tenant without ready runs.
     pub(crate) fn idle(&self) -> u64 {
-        let others = [self.ran(), self.contended, self.moved_on];
+        let others = [self.ran(), self.contended(), self.moved_on()];
         others
             .iter()
             .fold(u64::from(self.block.length()), |left, other| {
                 left.saturating_sub(*other)
             })
     }
+}
+
+fn count(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
 }
 
 /// How a round ended.
@@ -205,9 +220,8 @@ impl<S: ReservationStore + RunQueue> Rounds<S> {
         let runs = claimed.map(|run| Claimed::new(run, lease, asked_at, block.reading));
         Rounded::Claimed(ClaimedRound {
             runs: runs.collect(),
-            contended: u64::try_from(round.contended.len()).unwrap_or(u64::MAX),
-            contended_sequences: round.contended,
-            moved_on: u64::try_from(round.moved_on.len()).unwrap_or(u64::MAX),
+            contended: round.contended,
+            moved_on: round.moved_on,
             block,
         })
     }

@@ -207,6 +207,7 @@ impl<S: ReservationStore + RunQueue + 'static> Worker<S> {
         };
         metrics::describe();
         let observer = Arc::new(Observer::default());
+        observer.serves(serving.order().policy());
         let lost = Arc::new(LostBlocks::default());
         let background = Background {
             store: Arc::clone(&self.store),

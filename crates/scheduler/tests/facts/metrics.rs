@@ -1,40 +1,51 @@
 //! What a worker tells through the metrics facade.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use core::time::Duration;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use evenhand_policy::{
-    PoolId, SchedulerShardId, TenantFairnessWeight, TenantId, WeightedFairnessPolicy,
+use evenhand_policy::{PoolId, WeightedFairnessPolicy};
+use evenhand_scheduler::{
+    BoxError, Job, JobOutcome, RunContext, Worker, WorkerBuilder, WorkerReport,
 };
-use evenhand_scheduler::{Job, JobOutcome, RunContext, Worker};
-use evenhand_store::memory::MemoryStore;
-use evenhand_store::{LimitSubject, RunQueue, RunsMax};
+use evenhand_store::{
+    LimitSubject, PolicyRegistration, ReservationStore, RunQueue, RunsMax, StoreErrorKind,
+};
 use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
     SharedString, Unit,
 };
+use tokio::time::sleep;
 
+use crate::store::{Fault, Task, TestStore, policy, policy_of};
+
+/// The job that its handler gives up.
 #[derive(serde::Serialize, serde::Deserialize)]
-struct Task {
-    fails: bool,
+struct Hopeless;
+
+impl Job for Hopeless {
+    const KIND: &'static str = "hopeless";
 }
 
-impl Job for Task {
-    const KIND: &'static str = "task";
+async fn done(_: Task, _: RunContext) -> Result<JobOutcome, BoxError> {
+    Ok(JobOutcome::Done)
 }
 
-async fn work(task: Task, _: RunContext) -> Result<JobOutcome, core::convert::Infallible> {
-    Ok(if task.fails {
-        JobOutcome::GiveUp("asked to".to_owned())
-    } else {
-        JobOutcome::Done
-    })
+async fn forever(_: Task, _: RunContext) -> Result<JobOutcome, BoxError> {
+    core::future::pending().await
+}
+
+async fn give_up(_: Hopeless, _: RunContext) -> Result<JobOutcome, BoxError> {
+    Ok(JobOutcome::GiveUp("asked to".to_owned()))
 }
 
 /// Keeps every number by name and labels, as `name{label=value,...}`; of a histogram how often it was recorded.
 #[derive(Clone, Default)]
-struct Numbers(Arc<Mutex<BTreeMap<String, f64>>>);
+struct Numbers {
+    numbers: Arc<Mutex<BTreeMap<String, f64>>>,
+    described: Arc<Mutex<BTreeSet<(String, &'static str)>>>,
+}
 
 struct Number {
     numbers: Numbers,
@@ -43,7 +54,7 @@ struct Number {
 
 impl Number {
     fn change(&self, change: impl Fn(f64) -> f64) {
-        let mut numbers = self.numbers.0.lock().unwrap();
+        let mut numbers = self.numbers.numbers.lock().expect("no panic");
         let number = numbers.entry(self.name.clone()).or_default();
         *number = change(*number);
     }
@@ -51,7 +62,7 @@ impl Number {
 
 impl CounterFn for Number {
     fn increment(&self, value: u64) {
-        self.change(|number| number + f64::from(u32::try_from(value).unwrap()));
+        self.change(|number| number + f64::from(u32::try_from(value).expect("a small count")));
     }
 
     fn absolute(&self, _: u64) {}
@@ -90,17 +101,54 @@ impl Numbers {
     }
 
     fn get(&self, name: &str) -> f64 {
-        let numbers = self.0.lock().unwrap();
-        *numbers
-            .get(name)
-            .unwrap_or_else(|| panic!("{name} is not among {:?}", numbers.keys()))
+        self.find(name)
+            .unwrap_or_else(|| panic!("{name} was never told"))
+    }
+
+    fn find(&self, name: &str) -> Option<f64> {
+        self.numbers.lock().expect("no panic").get(name).copied()
+    }
+
+    fn expect(&self, expected: &[(&str, f64)]) {
+        for (name, expected) in expected {
+            let found = self.get(name);
+            assert!((found - expected).abs() < 0.001, "{name}: {found}");
+        }
+    }
+
+    /// All labels that were used, with their values.
+    fn labels(&self) -> BTreeSet<String> {
+        let numbers = self.numbers.lock().expect("no panic");
+        let labels = numbers.keys().filter_map(|name| name.split_once('{'));
+        labels
+            .flat_map(|(_, labels)| labels.trim_end_matches('}').split(','))
+            .filter(|label| !label.is_empty())
+            .map(str::to_owned)
+            .collect()
+    }
+
+    fn describe(&self, name: &KeyName, unit: Option<Unit>, kind: &'static str) {
+        assert!(unit.is_some(), "{name:?} has no unit");
+        let name = name.as_str().to_owned();
+        self.described
+            .lock()
+            .expect("no panic")
+            .insert((name, kind));
     }
 }
 
 impl Recorder for Numbers {
-    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_counter(&self, name: KeyName, unit: Option<Unit>, _: SharedString) {
+        self.describe(&name, unit, "counter");
+    }
+
+    fn describe_gauge(&self, name: KeyName, unit: Option<Unit>, _: SharedString) {
+        self.describe(&name, unit, "gauge");
+    }
+
+    fn describe_histogram(&self, name: KeyName, unit: Option<Unit>, _: SharedString) {
+        self.describe(&name, unit, "histogram");
+    }
 
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
         Counter::from_arc(self.number(key))
@@ -115,84 +163,344 @@ impl Recorder for Numbers {
     }
 }
 
-fn tenant(name: &str) -> TenantId {
-    TenantId::try_from(name).unwrap()
+fn worker(store: &TestStore, policy: &WeightedFairnessPolicy) -> WorkerBuilder<TestStore> {
+    Worker::builder(store.clone(), policy.clone())
+        .on::<Task>(done)
+        .on::<Hopeless>(give_up)
+}
+
+async fn run_for(worker: WorkerBuilder<TestStore>, time: Duration) -> WorkerReport {
+    let run = worker.build().run_until(sleep(time)).await;
+    run.expect("ended well")
+}
+
+async fn limit(store: &TestStore, tenant: &str, runs: Option<u32>) {
+    let subject = LimitSubject::Tenant(tenant.parse().expect("a tenant"));
+    let runs_max = runs.map(|runs| RunsMax::new(runs).expect("a limit"));
+    let pool = PoolId::default();
+    let limited = store.set_limit(&pool, &subject, runs_max).await;
+    limited.expect("limited");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_tells_what_it_did_with_bounded_labels() {
+async fn rounds_and_ends_are_told_as_the_report_counts_them() {
     let numbers = Numbers::default();
     let _recording = metrics::set_default_local_recorder(&numbers);
-    let policy = WeightedFairnessPolicy::new(
-        SchedulerShardId::try_from("shard").unwrap(),
-        [("a", 2), ("b", 1), ("paused", 1)]
-            .map(|(name, weight)| TenantFairnessWeight::new(tenant(name), weight).unwrap()),
+    let policy = policy(&[("a", 2), ("b", 1), ("paused", 1), ("quiet", 1)]);
+    let store = TestStore::new();
+    store.add("a", 2).await;
+    store.add("b", 1).await;
+    store.add("paused", 1).await;
+    let hopeless = Hopeless.new_run("a".parse().expect("a tenant"));
+    store.add_all(&[hopeless.expect("a run")]).await;
+    limit(&store, "paused", Some(0)).await;
+    let report = run_for(
+        worker(&store, &policy).concurrency(8),
+        Duration::from_secs(40),
     )
-    .unwrap();
-    let store = MemoryStore::new("2026-05-01T12:00:00Z".parse().unwrap());
-    for (name, fails) in [("a", false), ("a", true), ("b", false), ("paused", false)] {
-        let run = Task { fails }.new_run(tenant(name)).unwrap();
-        store.enqueue(&run).await.unwrap();
-    }
-    let paused = LimitSubject::Tenant(tenant("paused"));
-    store
-        .set_limit(&PoolId::default(), &paused, Some(RunsMax::new(0).unwrap()))
-        .await
-        .unwrap();
-    let worker = Worker::builder(store, policy)
-        .concurrency(8)
-        .on::<Task>(work)
-        .build();
-    // The paused tenant stays ready, so the worker has to be stopped.
-    let report = worker
-        .run_until(tokio::time::sleep(core::time::Duration::from_secs(40)))
-        .await
-        .unwrap();
+    .await;
 
-    assert_eq!((report.completed, report.dead), (2, 1));
-    for (name, expected) in [
-        ("evenhand_claims_total{shard=shard,tenant=a}", 2.0),
+    assert_eq!((report.completed, report.dead), (3, 1));
+    numbers.expect(&[
+        ("evenhand_claims_total{shard=shard,tenant=a}", 3.0),
         ("evenhand_claims_total{shard=shard,tenant=b}", 1.0),
-        ("evenhand_queue_wait_seconds{tenant=a}", 2.0),
-        ("evenhand_runs_ended_total{end=completed}", 2.0),
+        ("evenhand_queue_wait_seconds{tenant=a}", 3.0),
+        ("evenhand_runs_ended_total{end=completed}", 3.0),
         ("evenhand_runs_ended_total{end=dead}", 1.0),
-        ("evenhand_sequences_total{shard=shard,outcome=ran}", 3.0),
         ("evenhand_runs_running{}", 0.0),
         (
-            "evenhand_selection_bound_sequences{shard=shard,tenant=paused}",
-            4.0,
+            "evenhand_selection_bound_sequences{shard=shard,tenant=quiet}",
+            5.0,
         ),
         ("evenhand_queue_age_seconds{shard=shard,tenant=a}", 0.0),
+        ("evenhand_unserved_selections{shard=shard,tenant=a}", 0.0),
+        (
+            "evenhand_unserved_selections{shard=shard,tenant=quiet}",
+            0.0,
+        ),
+    ]);
+    let sequences = report.sequences;
+    for (name, counted) in [
+        ("evenhand_reservations_total{shard=shard}", report.blocks),
+        ("evenhand_block_sequences{shard=shard}", report.blocks),
+        (
+            "evenhand_sequences_total{shard=shard,outcome=ran}",
+            sequences.ran,
+        ),
+        (
+            "evenhand_sequences_total{shard=shard,outcome=idle}",
+            sequences.idle,
+        ),
+        (
+            "evenhand_sequences_total{shard=shard,outcome=contended}",
+            sequences.contended,
+        ),
+        // Only the paused tenant was ever ready and not served.
+        (
+            "evenhand_unserved_selections{shard=shard,tenant=paused}",
+            sequences.contended,
+        ),
     ] {
-        assert!((numbers.get(name) - expected).abs() < 0.001, "{name}");
+        assert!(counted > 1, "{name}: {report:?}");
+        numbers.expect(&[(
+            name,
+            f64::from(u32::try_from(counted).expect("a small count")),
+        )]);
     }
-    let blocks = numbers.get("evenhand_reservations_total{shard=shard}");
-    assert!((numbers.get("evenhand_block_sequences{shard=shard}") - blocks).abs() < 0.001);
-    assert!(numbers.get("evenhand_unserved_selections{shard=shard,tenant=paused}") > 1.0);
-    assert!(numbers.get("evenhand_sequences_total{shard=shard,outcome=contended}") > 1.0);
-    let gap = numbers.get("evenhand_selection_gap_sequences{shard=shard,tenant=b}");
-    let bound = numbers.get("evenhand_selection_bound_sequences{shard=shard,tenant=b}");
-    assert!(0.0 < gap && gap <= bound, "{gap} {bound}");
+    // The newest health pass is at most 22.5 seconds old.
+    for name in ["evenhand_queue_age_seconds", "evenhand_service_lag_seconds"] {
+        let paused = numbers.get(&format!("{name}{{shard=shard,tenant=paused}}"));
+        assert!((7.0..=41.0).contains(&paused), "{name}: {paused}");
+    }
+    assert!(numbers.get("evenhand_oldest_evidence_seconds{shard=shard}") > 7.0);
+    for tenant in ["a", "b", "paused", "quiet"] {
+        let [gap, bound] = ["gap", "bound"].map(|what| {
+            numbers.get(&format!(
+                "evenhand_selection_{what}_sequences{{shard=shard,tenant={tenant}}}"
+            ))
+        });
+        assert!(0.0 < gap && gap <= bound, "{tenant}: {gap} {bound}");
+    }
+    let bounded = "shard=shard tenant=a tenant=b tenant=paused tenant=quiet \
+                   outcome=ran outcome=idle outcome=contended end=completed end=dead";
+    let bounded = bounded.split(' ').map(str::to_owned).collect();
+    assert_eq!(numbers.labels(), bounded);
+}
 
-    let names = numbers.0.lock().unwrap();
-    let labels: BTreeSet<&str> = names
-        .keys()
-        .filter_map(|name| name.split_once('{'))
-        .flat_map(|(_, labels)| labels.trim_end_matches('}').split(','))
-        .filter(|label| !label.is_empty())
-        .collect();
-    let bounded = [
-        "shard=shard",
-        "tenant=a",
-        "tenant=b",
-        "tenant=paused",
-        "outcome=ran",
-        "outcome=idle",
-        "outcome=contended",
-        "end=completed",
-        "end=dead",
-    ];
-    for label in labels {
-        assert!(bounded.contains(&label), "{label}");
+#[tokio::test(start_paused = true)]
+async fn selections_that_did_not_serve_are_forgotten_when_one_does() {
+    let numbers = Numbers::default();
+    let _recording = metrics::set_default_local_recorder(&numbers);
+    let (store, policy) = (TestStore::new(), policy(&[("a", 1)]));
+    store.add("a", 1).await;
+    limit(&store, "a", Some(0)).await;
+    let change = async {
+        sleep(Duration::from_secs(30)).await;
+        assert!(numbers.get("evenhand_unserved_selections{shard=shard,tenant=a}") > 1.0);
+        assert!(numbers.get("evenhand_service_lag_seconds{shard=shard,tenant=a}") > 7.0);
+        limit(&store, "a", None).await;
+    };
+    let worker = run_for(worker(&store, &policy), Duration::from_mins(1));
+    let (report, ()) = tokio::join!(worker, change);
+    assert_eq!(report.completed, 1);
+    numbers.expect(&[
+        ("evenhand_unserved_selections{shard=shard,tenant=a}", 0.0),
+        ("evenhand_service_lag_seconds{shard=shard,tenant=a}", 0.0),
+    ]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn selections_with_blocks_of_others_between_them_are_no_gap() {
+    let numbers = Numbers::default();
+    let _recording = metrics::set_default_local_recorder(&numbers);
+    // The cycle is a a b a. This worker reserves the first two slots of each, and others the rest.
+    let (store, policy) = (
+        TestStore::new().with_deserters(),
+        policy(&[("a", 3), ("b", 1)]),
+    );
+    store.add("a", 20).await;
+    let only_own = worker(&store, &policy).concurrency(2).lost_blocks(false);
+    let report = run_for(only_own, Duration::from_mins(1)).await;
+    assert_eq!(report.completed, 20);
+    numbers.expect(&[(
+        "evenhand_selection_gap_sequences{shard=shard,tenant=a}",
+        1.0,
+    )]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn worker_that_is_dropped_leaves_nothing_running_and_its_leases_are_told_as_recovered() {
+    let numbers = Numbers::default();
+    let _recording = metrics::set_default_local_recorder(&numbers);
+    let (store, policy) = (TestStore::new(), policy(&[("a", 1)]));
+    store.add("a", 2).await;
+    let stuck = Worker::builder(store.clone(), policy.clone()).on::<Task>(forever);
+    let running = stuck.build();
+    let two_run = async {
+        sleep(Duration::from_secs(1)).await;
+        numbers.expect(&[("evenhand_runs_running{}", 2.0)]);
+    };
+    tokio::select! {
+        _ = running.run_until_idle() => unreachable!("its handlers never end"),
+        () = two_run => {}
     }
+    numbers.expect(&[("evenhand_runs_running{}", 0.0)]);
+    run_for(worker(&store, &policy), Duration::from_mins(1)).await;
+    numbers.expect(&[
+        ("evenhand_leases_recovered_total{outcome=requeued}", 2.0),
+        ("evenhand_runs_ended_total{end=completed}", 2.0),
+        ("evenhand_runs_running{}", 0.0),
+    ]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_block_is_told_by_the_one_who_settles_it() {
+    let numbers = Numbers::default();
+    let _recording = metrics::set_default_local_recorder(&numbers);
+    let (store, policy) = (TestStore::new(), policy(&[("a", 1)]));
+    store.add("a", 1).await;
+    store.inject("claim_round", Fault::Hang, 1);
+    let dying = worker(&store, &policy).build();
+    let cut = tokio::time::timeout(Duration::from_secs(1), dying.run_until_idle()).await;
+    assert!(cut.is_err());
+    let report = run_for(worker(&store, &policy), Duration::from_mins(2)).await;
+    assert_eq!((report.blocks, report.blocks_settled), (1, 1));
+    numbers.expect(&[
+        ("evenhand_lost_blocks_total{shard=shard}", 1.0),
+        ("evenhand_reservations_total{shard=shard}", 1.0),
+    ]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn block_whose_claim_fails_is_told_as_reserved_and_unknown() {
+    let numbers = Numbers::default();
+    let _recording = metrics::set_default_local_recorder(&numbers);
+    let (store, policy) = (TestStore::new(), policy(&[("a", 1)]));
+    store.add("a", 1).await;
+    store.inject("claim_round", Fault::Panic, 1);
+    store.inject("claim_round", Fault::Refuse(StoreErrorKind::Unavailable), 2);
+    store.inject("claim_round", Fault::Refuse(StoreErrorKind::Corrupt), 1);
+    let report = run_for(
+        worker(&store, &policy).concurrency(1),
+        Duration::from_secs(20),
+    )
+    .await;
+    assert_eq!((report.sequences.unknown, report.completed), (2, 1));
+    numbers.expect(&[
+        ("evenhand_call_retries_total{call=claim}", 2.0),
+        // What panicked may have been reserved, and nobody knows.
+        ("evenhand_reservations_total{shard=shard}", 2.0),
+        ("evenhand_sequences_total{shard=shard,outcome=unknown}", 2.0),
+        ("evenhand_sequences_total{shard=shard,outcome=ran}", 1.0),
+    ]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pruned_rows_are_told_by_what_they_were() {
+    let numbers = Numbers::default();
+    let _recording = metrics::set_default_local_recorder(&numbers);
+    let (store, policy) = (TestStore::new(), policy(&[("a", 1)]));
+    store.add("a", 3).await;
+    let hopeless = Hopeless.new_run("a".parse().expect("a tenant"));
+    store.add_all(&[hopeless.expect("a run")]).await;
+    let worked = worker(&store, &policy).concurrency(1).build();
+    worked.run_until_idle().await.expect("ended well");
+    tokio::time::advance(Duration::from_hours(31 * 24)).await;
+    run_for(worker(&store, &policy), Duration::from_mins(5)).await;
+    numbers.expect(&[
+        // The newest one stays.
+        ("evenhand_pruned_rows_total{what=reservations}", 3.0),
+        ("evenhand_pruned_rows_total{what=outcomes}", 3.0),
+        ("evenhand_pruned_rows_total{what=attempts}", 3.0),
+        ("evenhand_pruned_rows_total{what=finished}", 3.0),
+        ("evenhand_pruned_rows_total{what=dead}", 1.0),
+    ]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn shard_that_was_left_is_told_to_keep_nobody_waiting() {
+    let numbers = Numbers::default();
+    let _recording = metrics::set_default_local_recorder(&numbers);
+    let store = TestStore::new();
+    let [old, new] = [
+        policy_of("v1", &[("a", 1), ("paused", 7)]),
+        policy_of("v2", &[("a", 1), ("paused", 1)]),
+    ];
+    store.add("paused", 1).await;
+    limit(&store, "paused", Some(0)).await;
+    let registration = PolicyRegistration::new(new.clone());
+    let change = async {
+        sleep(Duration::from_mins(1)).await;
+        assert!(numbers.get("evenhand_queue_age_seconds{shard=v1,tenant=paused}") > 30.0);
+        assert!(numbers.get("evenhand_unserved_selections{shard=v1,tenant=paused}") > 1.0);
+        store
+            .register_policy(&registration)
+            .await
+            .expect("registered");
+        store
+            .retire(old.shard(), new.shard())
+            .await
+            .expect("retired");
+    };
+    let (_, ()) = tokio::join!(
+        run_for(worker(&store, &old), Duration::from_mins(2)),
+        change
+    );
+    numbers.expect(&[
+        ("evenhand_queue_age_seconds{shard=v1,tenant=paused}", 0.0),
+        ("evenhand_service_lag_seconds{shard=v1,tenant=paused}", 0.0),
+        ("evenhand_unserved_selections{shard=v1,tenant=paused}", 0.0),
+        ("evenhand_oldest_evidence_seconds{shard=v1}", 0.0),
+        ("evenhand_selection_bound_sequences{shard=v1,tenant=a}", 8.0),
+        ("evenhand_selection_bound_sequences{shard=v2,tenant=a}", 2.0),
+        // A gap that was seen in the old order says nothing about the new one.
+        ("evenhand_selection_gap_sequences{shard=v2,tenant=a}", 2.0),
+    ]);
+    assert!(numbers.get("evenhand_queue_age_seconds{shard=v2,tenant=paused}") > 90.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn runs_that_nobody_serves_are_told_until_somebody_does() {
+    let numbers = Numbers::default();
+    let _recording = metrics::set_default_local_recorder(&numbers);
+    let (store, policy) = (TestStore::new(), policy(&[("a", 1)]));
+    let stranger = store.add("stranger", 1).await[0];
+    let name = "evenhand_unserved_runs{pool=default}";
+    let change = async {
+        sleep(Duration::from_mins(3)).await;
+        numbers.expect(&[(name, 1.0)]);
+        store.cancel(stranger).await.expect("cancelled");
+    };
+    let (_, ()) = tokio::join!(
+        run_for(worker(&store, &policy), Duration::from_mins(6)),
+        change
+    );
+    numbers.expect(&[(name, 0.0)]);
+    assert!(!numbers.labels().contains("tenant=stranger"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn health_is_asked_for_every_15_seconds_unless_it_is_off_or_not_offered() {
+    let evidence = "evenhand_oldest_evidence_seconds{shard=shard}";
+    for (on, fault, expected) in [
+        (true, None, 6..=24),
+        (false, None, 0..=0),
+        (true, Some(StoreErrorKind::Unavailable), 6..=24),
+        (true, Some(StoreErrorKind::Unsupported), 1..=1),
+    ] {
+        let numbers = Numbers::default();
+        let _recording = metrics::set_default_local_recorder(&numbers);
+        let (store, policy) = (TestStore::new(), policy(&[("a", 1)]));
+        if let Some(kind) = fault {
+            store.inject("health", Fault::Refuse(kind), usize::MAX);
+        }
+        run_for(worker(&store, &policy).health(on), Duration::from_mins(3)).await;
+        let passes = store.count("health");
+        assert!(expected.contains(&passes), "{passes} with {fault:?}");
+        assert_eq!(numbers.find(evidence).is_some(), on && fault.is_none());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn manual_lists_exactly_what_is_told() {
+    let numbers = Numbers::default();
+    let _recording = metrics::set_default_local_recorder(&numbers);
+    let (store, policy) = (TestStore::new(), policy(&[("a", 1)]));
+    run_for(worker(&store, &policy), Duration::from_secs(1)).await;
+    let manual = include_str!("../../../../docs/operations.md");
+    let rows = manual
+        .lines()
+        .filter(|line| line.starts_with("| `evenhand_"));
+    let listed: BTreeSet<(String, String)> = rows
+        .map(|row| {
+            let mut cells = row.split('|').map(str::trim).skip(1);
+            let mut cell = || cells.next().expect("a cell").trim_matches('`').to_owned();
+            (cell(), cell())
+        })
+        .collect();
+    let described = numbers.described.lock().expect("no panic");
+    let described = described
+        .iter()
+        .map(|(name, kind)| (name.clone(), (*kind).to_owned()));
+    assert_eq!(described.collect::<BTreeSet<_>>(), listed);
 }

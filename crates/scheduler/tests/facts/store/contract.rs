@@ -10,8 +10,8 @@ use evenhand_store::{
     PolicyRegistration, ReadyTenants, RecoveryReport, Registered, Renewal, Reservation,
     ReservationCount, ReservationStore, ReserveRequest, RetentionReport, Retirement, Round,
     RoundRequest, Run, RunCounts, RunFilter, RunId, RunPage, RunQueue, RunsMax,
-    SchedulerFairnessRetentionPolicy, SequenceRecord, ShardStanding, StoreError, UnservedRuns,
-    WaitRequest,
+    SchedulerFairnessRetentionPolicy, SequenceRecord, ShardStanding, StoreError, StoreHealth,
+    UnservedRuns, WaitRequest,
 };
 
 use super::{TestStore, Wakes};
@@ -235,6 +235,10 @@ impl RunQueue for TestStore {
 
     async fn unserved(&self) -> Result<Vec<UnservedRuns>, StoreError> {
         self.call("unserved", self.model.unserved()).await
+    }
+
+    async fn health(&self, shard: &SchedulerShardId) -> Result<StoreHealth, StoreError> {
+        self.call("health", self.model.health(shard)).await
     }
 
     async fn prune_history(
