@@ -156,23 +156,35 @@ pub(super) const REQUIREMENTS: &[Requirement] = &[
     },
     Requirement {
         title: "cancel, requeue, discard",
-        proofs: &["suite::conformance::control::*"],
+        proofs: &["suite::conformance::control::*", "suite::control::*"],
     },
     Requirement {
         title: "history and its retention",
-        proofs: &["suite::conformance::history::*"],
+        proofs: &["suite::conformance::history::*", "suite::history::*"],
+    },
+    Requirement {
+        title: "watching a store's health",
+        proofs: &[
+            "suite::conformance::history::health_tells_*",
+            "suite::watch::*",
+        ],
     },
     Requirement {
         title: "idle workers are woken",
-        proofs: &["suite::wake::*"],
+        proofs: &["suite::conformance::waiting::*", "suite::wake::*"],
     },
     Requirement {
         title: "combined reservations",
         proofs: &["suite::combine::*"],
     },
     Requirement {
-        title: "enqueue from other languages",
-        proofs: &["suite::other_languages::*"],
+        title: "enqueue from SQL and other languages",
+        proofs: &[
+            "suite::other_languages::defaults_and_arguments_*",
+            "suite::other_languages::sql_refuses_*",
+            "suite::other_languages::psql_enqueues_*",
+            "suite::other_languages::a_client_in_node_*",
+        ],
     },
     Requirement {
         title: "examples on PostgreSQL",

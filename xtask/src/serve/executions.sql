@@ -1,0 +1,1 @@
+SELECT run_id, fence, tenant, shard, sequence FROM serve.executions
