@@ -15,6 +15,8 @@ pub(crate) struct Line {
     pub(crate) figure: Figure,
     pub(crate) beside: Option<(String, Figure)>,
     pub(crate) target: Target,
+    /// Why there is no figure, where there is none.
+    pub(crate) not_measured: Option<String>,
 }
 
 /// A measured value: the median of its runs, where there were several.
@@ -65,6 +67,15 @@ impl Line {
             figure,
             beside: None,
             target: Target::Stated,
+            not_measured: None,
+        }
+    }
+
+    /// What could not be measured, and why.
+    pub(crate) fn not_measured(what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self {
+            not_measured: Some(why.into()),
+            ..Self::new(what, Figure::one(f64::NAN, Unit::Count))
         }
     }
 

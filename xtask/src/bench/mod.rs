@@ -4,6 +4,8 @@ pub(crate) mod child;
 mod limit;
 mod line;
 mod noop;
+mod order;
+mod peers;
 mod plot;
 mod publish;
 mod report;
@@ -19,6 +21,7 @@ use std::env;
 use clap::ValueEnum as _;
 use evenhand_testkit::postgres::{Installation, Major, find_all};
 
+use self::peers::Peers;
 use self::report::{Ended, Report};
 use self::rows::Row;
 use self::server::Bench;
@@ -39,8 +42,13 @@ const ROW_DEADLINE: Duration = Duration::from_mins(20);
 /// commit_delay=1000 and commit_siblings=0, which imitates a cloud disk. A row that cannot run says why.
 ///
 /// The table goes to the standard output, and as Markdown and JSON with the plots to target/bench/.
-/// docs/performance.md explains each row. A full run takes about twenty minutes, --quick at most five minutes.
+/// docs/performance.md explains each row. A full run takes about forty minutes, --quick at most five minutes, and building
+/// the peers some more the first time.
 #[derive(Debug, clap::Args)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the command line"
+)]
 #[command(after_help = "Examples:\n  \
     cargo xtask bench --quick                        all rows, rough figures\n  \
     cargo xtask bench --only reserve --only callers  two rows\n  \
@@ -53,13 +61,16 @@ pub(crate) struct Args {
     /// Shorter runs and smaller tables, and so rougher figures.
     #[arg(long)]
     quick: bool,
+    /// Leave out the other job queues that some rows measure beside ours; their lines say so.
+    #[arg(long)]
+    without_peers: bool,
     /// Put the table and the plots into docs/performance.md and docs/performance/.
     #[arg(long, conflicts_with = "only")]
     publish: bool,
     /// The major to measure on; the newest that is found by default.
     #[arg(long, value_name = "N")]
     major: Option<Major>,
-    /// Use only what is installed or was downloaded before; ask npm for nothing.
+    /// Use only what is installed or was downloaded before; ask npm and cargo's registry for nothing.
     #[arg(long)]
     no_download: bool,
 }
@@ -92,19 +103,26 @@ async fn run_in_release_mode() -> Outcome {
 
 async fn measure(args: Args, progress: Progress) -> Result<()> {
     let installation = installation(&args, progress).await?;
-    progress.step(&format!(
-        "starting a private PostgreSQL {} ({})",
-        installation.version(),
-        installation.source()
-    ));
-    let bench = Bench::start(&installation, args.quick, progress).await?;
     let wanted = |row: &&Row| args.only.is_empty() || args.only.contains(row);
     let rows: Vec<Row> = Row::value_variants()
         .iter()
         .filter(wanted)
         .copied()
         .collect();
+    let with_peers = rows.iter().any(|row| row.has_peers());
+    let peers = if with_peers && !args.without_peers {
+        peers::prepare(progress, !args.no_download).await
+    } else {
+        Peers::LeftOut
+    };
+    progress.step(&format!(
+        "starting a private PostgreSQL {} ({})",
+        installation.version(),
+        installation.source()
+    ));
+    let bench = Bench::start(&installation, args.quick, progress, peers).await?;
     let mut report = Report::new(&installation, args.quick);
+    report.peers = with_peers.then(|| bench.peers().sentence());
     for (at, row) in rows.iter().enumerate() {
         progress.step(&format!("[{}/{}] {}", at + 1, rows.len(), row.name()));
         report.rows.push(measure_row(*row, &bench, progress).await);

@@ -23,6 +23,8 @@ pub(super) struct Report {
     cores: usize,
     quick: bool,
     day: String,
+    /// Which peers there are and how they are set, where a row has any.
+    pub(super) peers: Option<String>,
     pub(super) rows: Vec<Ended>,
 }
 
@@ -40,6 +42,7 @@ impl Report {
             cores: thread::available_parallelism().map_or(1, usize::from),
             quick,
             day: now.split('T').next().unwrap_or_default().to_owned(),
+            peers: None,
             rows: Vec::new(),
         }
     }
@@ -96,6 +99,7 @@ impl Report {
             "build": BUILD,
             "quick": self.quick,
             "day": self.day,
+            "peers": self.peers,
             "rows": rows.collect::<Vec<_>>(),
         })
     }
@@ -121,7 +125,7 @@ impl Report {
             .into_iter()
             .map(|(name, value)| format!("{name}={value}"))
             .collect();
-        format!(
+        let measured = format!(
             "PostgreSQL {} on {} cores shared with the clients, {}; {} build, {} run, {}.",
             self.server,
             self.cores,
@@ -129,7 +133,11 @@ impl Report {
             BUILD,
             if self.quick { "quick" } else { "full" },
             self.day
-        )
+        );
+        match &self.peers {
+            None => measured,
+            Some(peers) => format!("{measured} {peers}"),
+        }
     }
 }
 
@@ -140,6 +148,12 @@ const BUILD: &str = if cfg!(debug_assertions) {
 };
 
 fn line_cells(row: &str, line: &Line) -> [String; HEAD.len()] {
+    if let Some(why) = &line.not_measured {
+        let mut cells = <[String; HEAD.len()]>::default();
+        row.clone_into(&mut cells[0]);
+        cells[1] = format!("{}: not measured: {why}", line.what);
+        return cells;
+    }
     let beside = line.beside.as_ref();
     let target = match line.is_met() {
         None => String::new(),
@@ -169,6 +183,7 @@ fn line_json(line: &Line) -> Value {
         "ratio": line.ratio(),
         "target": line.target_text(),
         "met": line.is_met(),
+        "not_measured": line.not_measured,
     })
 }
 
@@ -189,11 +204,12 @@ mod tests {
             cores: 2,
             quick: true,
             day: "2026-05-01".to_owned(),
+            peers: Some("Peers: none.".to_owned()),
             rows: vec![
                 Ended {
                     row: "reserve".to_owned(),
                     measured: Ok(Measured {
-                        lines: vec![line],
+                        lines: vec![line, Line::not_measured("the same", "no npm")],
                         plots: Vec::new(),
                     }),
                 },
@@ -210,10 +226,11 @@ mod tests {
         let page = report().markdown();
         let expected = "| reserve | one reservation | 1 ms | 1,000/s | UPDATE: 1,600/s | 0.625x | at least 0.85x: not met |";
         assert!(page.contains(expected), "{page}");
+        assert!(page.contains("| reserve | the same: not measured: no npm |"));
         assert!(page.contains("| claim | did not run: the server is gone |"));
         let columns = |line: &str| line.matches('|').count();
         let table: Vec<&str> = page.lines().filter(|line| line.starts_with('|')).collect();
-        assert_eq!(table.len(), 4);
+        assert_eq!(table.len(), 5);
         assert!(table.iter().all(|line| columns(line) == HEAD.len() + 1));
     }
 
@@ -227,6 +244,11 @@ mod tests {
             (&line["flush"], &line["met"]),
             (&json!("1 ms"), &json!(false))
         );
+        let second = &json["rows"][0]["lines"][1];
+        assert_eq!(
+            (&second["figure"]["value"], &second["not_measured"]),
+            (&Value::Null, &json!("no npm"))
+        );
         assert_eq!(json["rows"][1]["did_not_run"], json!("the server is gone"));
     }
 
@@ -234,5 +256,6 @@ mod tests {
     fn the_text_says_under_which_circumstances() {
         let text = report().text();
         assert!(text.contains("PostgreSQL 17.1 on 2 cores") && text.contains("quick run"));
+        assert!(text.ends_with(" Peers: none.\n"));
     }
 }

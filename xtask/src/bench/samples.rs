@@ -48,6 +48,11 @@ impl Samples {
         sorted.get(rank - 1).copied().unwrap_or(f64::NAN)
     }
 
+    /// The values of all, one after the other.
+    pub(crate) fn concat(all: &[Self]) -> Self {
+        Self(all.iter().flat_map(|samples| samples.0.clone()).collect())
+    }
+
     /// The last half, in which whatever builds up shows.
     pub(crate) fn last_half(&self) -> Self {
         Self(self.0[self.0.len() / 2..].to_vec())
@@ -108,6 +113,12 @@ mod tests {
         assert_eq!(samples(&[7.0]).percentile(0).to_string(), "7");
         assert_eq!(samples(&[7.0, 8.0]).percentile(99).to_string(), "8");
         assert!(samples(&[]).percentile(50).is_nan());
+    }
+
+    #[test]
+    fn samples_of_several_turns_are_taken_together() {
+        let turns = [samples(&[1.0, 3.0]), samples(&[]), samples(&[2.0])];
+        assert_eq!(Samples::concat(&turns), samples(&[1.0, 3.0, 2.0]));
     }
 
     #[test]

@@ -12,13 +12,16 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection};
 
 use super::Result;
+use super::peers::Peers;
 use crate::progress::Progress;
 
-/// Beyond PostgreSQL's defaults: memory for the larger tables, and no checkpoint that falls into one run of two.
-pub(super) const SETTINGS: [(&str, &str); 3] = [
+/// Beyond PostgreSQL's defaults: memory for the larger tables, no checkpoint that falls into one run of two, and room for the
+/// connections of a peer beside ours.
+pub(super) const SETTINGS: [(&str, &str); 4] = [
     ("shared_buffers", "512MB"),
     ("max_wal_size", "8GB"),
     ("checkpoint_timeout", "1h"),
+    ("max_connections", "200"),
 ];
 
 /// The migrated database that all others are copies of.
@@ -55,6 +58,7 @@ pub(crate) struct Bench {
     server: Server,
     quick: bool,
     progress: Progress,
+    peers: Peers,
     databases: Mutex<Vec<String>>,
 }
 
@@ -70,6 +74,7 @@ impl Bench {
         installation: &Installation,
         quick: bool,
         progress: Progress,
+        peers: Peers,
     ) -> Result<Self> {
         let options = SETTINGS
             .into_iter()
@@ -82,6 +87,7 @@ impl Bench {
             server,
             quick,
             progress,
+            peers,
             databases: Mutex::default(),
         };
         bench.run(format!("CREATE DATABASE {TEMPLATE}")).await?;
@@ -91,6 +97,10 @@ impl Bench {
 
     pub(crate) fn server(&self) -> &Server {
         &self.server
+    }
+
+    pub(crate) fn peers(&self) -> &Peers {
+        &self.peers
     }
 
     /// What a quick run takes, or what a full one does.
@@ -130,6 +140,24 @@ impl Bench {
     /// A copy of a database that nobody is connected to.
     pub(crate) async fn copy_of(&self, database: &Database, name: &str) -> Result<Database> {
         self.copy(&database.name, name).await
+    }
+
+    /// A new database with nothing in it, which outlives the row, for others to be copies of.
+    pub(crate) async fn template(&self, name: &str) -> Result<Database> {
+        self.run(format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
+            .await?;
+        self.run(format!("CREATE DATABASE {name}")).await?;
+        Ok(Database {
+            name: name.to_owned(),
+            url: self.server.url(name),
+        })
+    }
+
+    /// Drops one database before its row ends.
+    pub(crate) async fn drop_database(&self, database: Database) -> Result<()> {
+        let Database { name, .. } = database;
+        self.made().retain(|made| *made != name);
+        self.run(format!("DROP DATABASE {name} WITH (FORCE)")).await
     }
 
     /// Drops what rows left, so that no background work for it disturbs the next one.

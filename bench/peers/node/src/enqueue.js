@@ -5,6 +5,7 @@ import { performance } from 'node:perf_hooks'
 import { required } from './arguments.js'
 import { waitForWorkers } from './gate.js'
 
+const WARM_UP = 3
 const LOAD_TENANTS = Array.from({ length: 8 }, (_, index) => `tenant-${index}`)
 
 // The jobs of one tenant after those of another, in the order given.
@@ -25,12 +26,16 @@ export async function enqueue ({ peer, url, tenants, batch, fair }) {
 }
 
 // As fast as the clients can, each with a connection of its own and one call at a time.
-export async function enqueueLoad ({ peer, url, clients, seconds, batch, busy, fair }) {
-  required(seconds, 'seconds')
+export async function enqueueLoad ({ peer, url, clients, millis, batch, busy, fair }) {
+  required(millis, 'millis')
   const queue = await peer.openQueue(url, { connections: clients, fair })
   await waitForWorkers(url, busy)
+  // The first calls also open the connections.
+  for (let call = 0; call < WARM_UP; call++) {
+    await Promise.all(Array.from({ length: clients }, () => queue.add(Array(batch).fill(LOAD_TENANTS[0]))))
+  }
   const start = performance.now()
-  const end = start + seconds * 1000
+  const end = start + millis
   let jobs = 0
   const client = async index => {
     for (let turn = index; performance.now() < end; turn++) {

@@ -11,13 +11,16 @@ export const version = JSON.parse(
   readFileSync(new URL('../node_modules/pg-boss/package.json', import.meta.url))
 ).version
 
-const FASTEST = { batchSize: 500, burstWhenBatchFull: true, pollingIntervalSeconds: 0.5 }
+// More fetches at a time only get into each other's way.
+const FASTEST = { batchSize: 500, localConcurrency: 2, burstWhenBatchFull: true, pollingIntervalSeconds: 0.5 }
 // A batch above the limit is never full, and so the worker would wait for its next poll after each one.
-const FAIR = { batchSize: 2, groupConcurrency: 2, burstWhenBatchFull: true, pollingIntervalSeconds: 0.5 }
+const FAIR = {
+  batchSize: 2, groupConcurrency: 2, localConcurrency: 8, burstWhenBatchFull: true, pollingIntervalSeconds: 0.5
+}
 
 export const modes = {
-  fastest: `batchSize ${FASTEST.batchSize}, burstWhenBatchFull`,
-  fair: `groupConcurrency ${FAIR.groupConcurrency}, batchSize ${FAIR.batchSize}, burstWhenBatchFull`
+  fastest: words(FASTEST),
+  fair: `groupConcurrency ${FAIR.groupConcurrency}, ${words(FAIR)}`
 }
 
 const QUEUE = 'bench'
@@ -49,10 +52,12 @@ export async function openIdleQueue (url) {
 }
 
 export async function startWorker (url, { concurrency, fair, fetch, onJob }) {
-  const boss = await start(url, concurrency)
   const settings = fair ? FAIR : FASTEST
+  const localConcurrency = concurrency ?? settings.localConcurrency
   const batchSize = fetch ?? settings.batchSize
-  await boss.work(QUEUE, { ...settings, batchSize, localConcurrency: concurrency }, async jobs => {
+  // A fetch and a completion at the same time for each worker.
+  const boss = await start(url, localConcurrency + 1)
+  await boss.work(QUEUE, { ...settings, batchSize, localConcurrency }, async jobs => {
     for (const { data } of jobs) {
       onJob(data.tenant)
     }
@@ -88,6 +93,10 @@ async function start (url, connections, options = {}) {
   const boss = new PgBoss({ connectionString: url, max: connections, schedule: false, supervise: false, ...options })
   boss.on('error', error => console.error(error))
   return await boss.start()
+}
+
+function words ({ batchSize, localConcurrency }) {
+  return `batchSize ${batchSize}, burstWhenBatchFull, localConcurrency ${localConcurrency}`
 }
 
 function stopper (boss) {

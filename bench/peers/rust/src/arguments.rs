@@ -65,8 +65,8 @@ pub(crate) struct LoadOptions {
     pub(crate) database: Database,
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(crate) clients: u32,
-    #[arg(long, value_name = "S")]
-    pub(crate) seconds: u64,
+    #[arg(long, value_name = "MS")]
+    pub(crate) millis: u64,
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) batch: usize,
     /// Begin when as many `work` processes have started.
@@ -78,8 +78,9 @@ pub(crate) struct LoadOptions {
 pub(crate) struct WorkOptions {
     #[command(flatten)]
     pub(crate) database: Database,
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    pub(crate) concurrency: usize,
+    /// How many jobs at a time, instead of what is fastest.
+    #[arg(long, value_name = "N")]
+    pub(crate) concurrency: Option<usize>,
     /// Begin when as many `work` processes have started.
     #[arg(long, value_name = "P", default_value_t = 1)]
     pub(crate) processes: i64,

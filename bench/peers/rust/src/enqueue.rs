@@ -10,6 +10,7 @@ use crate::gate;
 use crate::peer::{Outcome, Peer, Queue as _};
 use crate::pool;
 
+const WARM_UP: usize = 3;
 const LOAD_TENANTS: usize = 8;
 
 /// The jobs of one tenant after those of another, in the order given.
@@ -33,8 +34,18 @@ pub(crate) async fn enqueue<P: Peer>(options: EnqueueOptions) -> Outcome<Value> 
 pub(crate) async fn load<P: Peer>(options: LoadOptions) -> Outcome<Value> {
     let pool = pool(&options.database.url, options.clients).await?;
     gate::wait_for_workers(&options.database.url, options.busy).await?;
+    // The first calls also prepare statements, on each connection.
+    for _ in 0..WARM_UP {
+        try_join_all((0..options.clients).map(|_| {
+            let (queue, batch) = (P::queue(&pool), options.batch);
+            tokio::spawn(async move { queue.add(vec!["tenant-0".to_owned(); batch]).await })
+        }))
+        .await?
+        .into_iter()
+        .collect::<Outcome<()>>()?;
+    }
     let start = Instant::now();
-    let end = start + Duration::from_secs(options.seconds);
+    let end = start + Duration::from_millis(options.millis);
     let clients = (0..options.clients).map(|client| {
         let queue = P::queue(&pool);
         let batch = options.batch;

@@ -1,4 +1,6 @@
-//! graphile_worker, on the settings of its own page about throughput: a local queue, and completions in batches.
+//! `graphile_worker`, on the settings of its own page about throughput: a local queue, and completions in batches.
+//!
+//! The local queue is as large as in the Node library's own benchmark, because it is the faster the larger it is.
 
 use std::time::Duration;
 
@@ -13,14 +15,15 @@ use crate::peer::{OnJob, Outcome, Payload, Peer, Purpose, Queue};
 
 const SCHEMA: &str = "graphile_worker";
 const COMPLETE_DELAY: Duration = Duration::from_millis(5);
-const FETCH: usize = 100;
 
 pub(crate) struct GraphileWorker;
 
 impl Peer for GraphileWorker {
     const NAME: &'static str = "graphile_worker";
     const VERSION: &'static str = "0.14.1";
-    const FASTEST: &'static str = "local_queue 100, complete_job_batch_delay 5 ms";
+    const CONCURRENCY: usize = 16;
+    const FETCH: usize = 500;
+    const FASTEST: &'static str = "local_queue 500, complete_job_batch_delay 5 ms, concurrency 16";
 
     type Queue = WorkerUtils;
 
@@ -56,11 +59,11 @@ impl Peer for GraphileWorker {
             Purpose::Drain { concurrency, fetch } => options
                 .concurrency(concurrency)
                 .complete_job_batch_delay(COMPLETE_DELAY)
-                .local_queue(LocalQueueConfig::default().with_size(fetch.unwrap_or(FETCH))),
+                .local_queue(LocalQueueConfig::default().with_size(fetch)),
             // It listens by itself; without a local queue it fetches at once.
             Purpose::Idle => options.concurrency(1),
         };
-        let worker: Worker = options.init().await?;
+        let worker: Worker = Box::pin(options.init()).await?;
         let stopping = async {
             stop.cancelled().await;
             worker.request_shutdown();
@@ -113,5 +116,5 @@ impl TaskHandler for Payload {
 }
 
 fn utils(pool: &PgPool) -> WorkerUtils {
-    WorkerUtils::new(pool.clone().into(), SCHEMA)
+    WorkerUtils::new(pool.clone(), SCHEMA)
 }

@@ -23,8 +23,8 @@ use crate::peer::{Outcome, Peer};
 async fn main() -> Outcome<()> {
     let arguments = Arguments::parse();
     let answer = match arguments.peer {
-        PeerName::ApalisPostgres => run::<Apalis>(arguments.command).await?,
-        PeerName::GraphileWorker => run::<GraphileWorker>(arguments.command).await?,
+        PeerName::ApalisPostgres => Box::pin(run::<Apalis>(arguments.command)).await?,
+        PeerName::GraphileWorker => Box::pin(run::<GraphileWorker>(arguments.command)).await?,
     };
     if answer != Value::Null {
         println!("{answer}");

@@ -22,11 +22,8 @@ pub(crate) type OnJob = Arc<dyn Fn(String) + Send + Sync>;
 /// How a worker is to be set up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Purpose {
-    /// To drain a full queue: the fastest documented setting, or another size of its fetches.
-    Drain {
-        concurrency: usize,
-        fetch: Option<usize>,
-    },
+    /// To drain a full queue, this many jobs at a time, with fetches of as many as `fetch`.
+    Drain { concurrency: usize, fetch: usize },
     /// To wait for single jobs: the setting that wakes it fastest.
     Idle,
 }
@@ -34,7 +31,11 @@ pub(crate) enum Purpose {
 pub(crate) trait Peer: 'static {
     const NAME: &'static str;
     const VERSION: &'static str;
-    /// The setting of [`Purpose::Drain`], in the words of the peer.
+    /// How many jobs at a time are fastest.
+    const CONCURRENCY: usize;
+    /// Fetches of how many jobs are fastest.
+    const FETCH: usize;
+    /// The fastest setting in the words of the peer.
     const FASTEST: &'static str;
 
     /// Enqueues, each call by itself.

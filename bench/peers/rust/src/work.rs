@@ -18,14 +18,15 @@ const REPORT_PAUSE: Duration = Duration::from_millis(20);
 pub(crate) async fn work<P: Peer>(options: WorkOptions) -> Outcome<Value> {
     let runs = Arc::new(Runs::new(options.order.is_some()));
     // Beside the handlers' connections, those of the fetches and of the listener.
-    let connections = u32::try_from(options.concurrency)? + 2;
+    let concurrency = options.concurrency.unwrap_or(P::CONCURRENCY);
+    let connections = u32::try_from(concurrency)? + 2;
     let pool = pool(&options.database.url, connections).await?;
     let mut gate = Gate::join(&options.database.url, options.processes).await?;
     let before = cpu(&usage()?)?;
 
     let purpose = Purpose::Drain {
-        concurrency: options.concurrency,
-        fetch: options.fetch,
+        concurrency,
+        fetch: options.fetch.unwrap_or(P::FETCH),
     };
     let stop = CancellationToken::new();
     let noting = runs.clone();

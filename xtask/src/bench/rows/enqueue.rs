@@ -9,16 +9,20 @@ use evenhand_store_postgres::PostgresStore;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::{Measured, TURNS};
+use super::{Measured, TURNS, peer_turns};
 use crate::bench::Result;
 use crate::bench::line::{Figure, Line, Target, Unit};
 use crate::bench::noop::{self, Handled};
+use crate::bench::peers::{Contest, EnqueueLoad, Mode};
 use crate::bench::samples::{Samples, number};
 use crate::bench::scene::{Shard, tenant};
 use crate::bench::server::{Bench, Regime};
 
 const CLIENTS: usize = 16;
 const CONCURRENCY: usize = 8;
+
+/// Others need longer than we do to be as fast as they can be, and are measured once only.
+const PEER_LENGTH_QUICK: Duration = Duration::from_secs(1);
 
 /// A database, with notification on or off.
 struct Side {
@@ -37,25 +41,50 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
         for (batch, how) in [(1, "one by one"), (100, "in batches of 100")] {
             bench.say(&format!("{CLIENTS} clients {how}, {}", regime.name()));
             let (mut with, mut without) = (Samples::default(), Samples::default());
-            for _ in 0..TURNS {
+            let mut peers = Contest::new(bench.peers(), Mode::Fastest);
+            let load = EnqueueLoad {
+                clients: CLIENTS,
+                batch,
+                length: bench.pick(PEER_LENGTH_QUICK, length),
+            };
+            for turn in 0..TURNS {
                 with.push(on.enqueue_for(length, batch).await?);
                 without.push(off.enqueue_for(length, batch).await?);
+                if turn < peer_turns_in(bench, regime) {
+                    peers
+                        .turn(async |peer| peer.enqueue(bench, load).await)
+                        .await;
+                }
             }
             let line = Line::new(
                 format!("runs enqueued {how} by {CLIENTS} clients, workers busy"),
                 Figure::median(&with, Unit::PerSecond),
-            );
+            )
+            .regime(regime);
+            let beside = peers.lines(&line, |rates| {
+                Figure::median(&rates.iter().copied().collect(), Unit::PerSecond)
+            });
             measured.lines.push(
-                line.regime(regime)
-                    .beside(
-                        "notification off",
-                        Figure::median(&without, Unit::PerSecond),
-                    )
-                    .target(Target::RatioAtLeast(0.9)),
+                line.beside(
+                    "notification off",
+                    Figure::median(&without, Unit::PerSecond),
+                )
+                .target(Target::RatioAtLeast(0.9)),
             );
+            if peer_turns_in(bench, regime) > 0 {
+                measured.lines.extend(beside);
+            }
         }
     }
     Ok(measured)
+}
+
+/// A quick run has no time to measure peers in both.
+fn peer_turns_in(bench: &Bench, regime: Regime) -> usize {
+    match regime {
+        Regime::Native => peer_turns(bench),
+        Regime::OneMillisecond => bench.pick(0, peer_turns(bench)),
+    }
 }
 
 impl Side {

@@ -7,10 +7,11 @@ use evenhand_store::{NewRun, RunQueue as _};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::Measured;
+use super::{Measured, peer_turns};
 use crate::bench::Result;
 use crate::bench::line::{Figure, Line, Unit};
 use crate::bench::noop;
+use crate::bench::peers::{Contest, Mode};
 use crate::bench::plot::{Axis, Plot};
 use crate::bench::samples::{Samples, millis, number};
 use crate::bench::scene::{Shard, tenant};
@@ -33,21 +34,29 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
     bench.set(Regime::Native).await?;
     let mut notified = Side::start(bench, "latency_notify", true).await?;
     let mut polled = Side::start(bench, "latency_poll", false).await?;
-    let runs = bench.pick(20, 200);
+    let (turns, runs) = (peer_turns(bench), bench.pick(20, 40));
     bench.say(&format!(
-        "{runs} runs, one at a time, and as many without notification"
+        "{} runs, one at a time, as many without notification, and as many of each peer",
+        turns * runs
     ));
-    for run in 0..=runs {
-        for side in [&mut notified, &mut polled] {
-            let waited = side.wait_for_one().await?;
-            // The first one also opens connections and prepares statements.
-            if run > 0 {
+    let mut peers = Contest::new(bench.peers(), Mode::Fastest);
+    for side in [&mut notified, &mut polled] {
+        // The first one also opens connections and prepares statements.
+        side.wait_for_one().await?;
+    }
+    for _ in 0..turns {
+        for _ in 0..runs {
+            for side in [&mut notified, &mut polled] {
+                let waited = side.wait_for_one().await?;
                 side.millis.push(waited);
             }
         }
+        peers
+            .turn(async |peer| peer.latency(bench, runs).await)
+            .await;
     }
     let measured = Measured {
-        lines: lines(&notified.millis, &polled.millis),
+        lines: lines(&notified.millis, &polled.millis, &peers),
         plots: vec![plot(&notified.millis, &polled.millis)],
     };
     notified.end().await?;
@@ -105,7 +114,7 @@ impl Side {
     }
 }
 
-fn lines(notified: &Samples, polled: &Samples) -> Vec<Line> {
+fn lines(notified: &Samples, polled: &Samples, peers: &Contest<'_, Samples>) -> Vec<Line> {
     let figure = |millis: &Samples, percent| {
         let value = millis.percentile(percent);
         Figure {
@@ -113,16 +122,17 @@ fn lines(notified: &Samples, polled: &Samples) -> Vec<Line> {
             ..Figure::one(value, Unit::Millis)
         }
     };
-    let line = |percent| {
+    let mut lines = Vec::new();
+    for percent in [50, 99] {
         let what = format!("enqueue to handler start, p{percent}, NOTIFY");
-        Line::new(what, figure(notified, percent))
-            .regime(Regime::Native)
-            .beside(
-                format!("polling every {} ms", POLL_INTERVAL.as_millis()),
-                figure(polled, percent),
-            )
-    };
-    vec![line(50), line(99)]
+        let ours = Line::new(what, figure(notified, percent)).regime(Regime::Native);
+        let of_peer = |turns: &[Samples]| figure(&Samples::concat(turns), percent);
+        let polling = format!("polling every {} ms", POLL_INTERVAL.as_millis());
+        let beside = peers.lines(&ours, of_peer);
+        lines.push(ours.beside(polling, figure(polled, percent)));
+        lines.extend(beside);
+    }
+    lines
 }
 
 fn plot(notified: &Samples, polled: &Samples) -> Plot {

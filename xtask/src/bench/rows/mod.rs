@@ -25,6 +25,11 @@ use super::server::Bench;
 /// How often each side of a comparison is measured.
 const TURNS: usize = 5;
 
+/// How often a peer is measured: to start its processes takes longer than to measure it.
+fn peer_turns(bench: &Bench) -> usize {
+    bench.pick(1, TURNS)
+}
+
 /// A row, by the name that `--only` takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Row {
@@ -40,9 +45,9 @@ pub(super) enum Row {
     Shards,
     /// Claims of the best run among 1,000 to 1,000,000 queued ones.
     Claim,
-    /// No-op runs of eight tenants, drained by two processes, and their shares.
+    /// No-op runs of eight tenants, drained by two processes, and their shares, beside peers.
     Drain,
-    /// How long small tenants wait for one that has queued many runs before them.
+    /// How long small tenants wait for one that has queued many runs before them, beside peers.
     Noisy,
     /// One busy tenant among 1,023 idle ones, beside a shard of its own.
     Sparse,
@@ -50,15 +55,15 @@ pub(super) enum Row {
     Bytes,
     /// Pruning a long history in batches, with and without a held snapshot.
     Prune,
-    /// From enqueue to handler start on an idle system, with NOTIFY and by polling.
+    /// From enqueue to handler start on an idle system, with NOTIFY and by polling, beside peers.
     Latency,
-    /// Enqueueing by 16 clients while workers are busy, beside the same without notification.
+    /// Enqueueing by 16 clients while workers are busy, beside the same without notification and beside peers.
     Enqueue,
     /// Renewing 500 leases 200 times, with and without a held snapshot.
     Heartbeats,
     /// Round trips of a reservation and of an executed run.
     RoundTrips,
-    /// Memory of a worker with 1,024 tenants and 256 permits, and its time for a run.
+    /// Memory of a worker with 1,024 tenants and 256 permits, and its time for a run, beside peers.
     Worker,
 }
 
@@ -74,6 +79,14 @@ impl Row {
     pub(super) fn name(self) -> String {
         let value = self.to_possible_value();
         value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// Whether other job queues are measured beside ours.
+    pub(super) fn has_peers(self) -> bool {
+        matches!(
+            self,
+            Self::Drain | Self::Noisy | Self::Latency | Self::Enqueue | Self::Worker
+        )
     }
 
     pub(super) async fn measure(self, bench: &Bench) -> Result<Measured> {

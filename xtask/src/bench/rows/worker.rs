@@ -2,11 +2,12 @@
 
 use evenhand_store::RunQueue as _;
 
-use super::{Measured, TURNS};
+use super::{Measured, TURNS, peer_turns};
 use crate::bench::Result;
 use crate::bench::child::{Child, Role};
 use crate::bench::line::{Figure, Line, Unit};
 use crate::bench::noop::new_run;
+use crate::bench::peers::{Contest, Load, Mode, or_alone};
 use crate::bench::samples::{Samples, number};
 use crate::bench::scene::{Shard, equal_tenants};
 use crate::bench::server::{Bench, Database, Regime};
@@ -25,23 +26,41 @@ pub(super) async fn measure(bench: &Bench) -> Result<Measured> {
         "{TURNS} processes with {PERMITS} permits, {} runs each",
         TENANTS * runs_each
     ));
-    for _ in 0..TURNS {
+    let load = Load::of_eight(usize::try_from(TENANTS * runs_each)? / 8, 1);
+    let mut peers = Contest::new(bench.peers(), Mode::Fastest);
+    for turn in 0..TURNS {
         let (peak, time) = one_process(&database, &shard, runs_each).await?;
         memory.push(peak);
         cpu.push(time);
+        if turn < peer_turns(bench) {
+            peers
+                .turn(async |peer| {
+                    let drained = peer.drain(bench, Mode::Fastest, &load).await?;
+                    Ok((drained.memory_peak_mib, drained.cpu_micros_per_job()))
+                })
+                .await;
+        }
     }
-    let lines = [
-        Line::new(
-            "peak memory of a worker, 1,024 tenants, 256 permits",
-            Figure::median(&memory, Unit::Mebibytes),
-        ),
-        Line::new(
-            "time of the processor for a no-op run, in the worker",
-            Figure::median(&cpu, Unit::Micros),
-        ),
-    ];
+    let memory = Line::new(
+        "peak memory of a worker, 1,024 tenants, 256 permits",
+        Figure::median(&memory, Unit::Mebibytes),
+    );
+    let cpu = Line::new(
+        "time of the processor for a no-op run, in the worker",
+        Figure::median(&cpu, Unit::Micros),
+    );
+    let memory_beside = peers.lines(&memory, |runs| {
+        let peaks = runs.iter().map(|(peak, _)| *peak).collect();
+        Figure::median(&peaks, Unit::Mebibytes)
+    });
+    let cpu_beside = peers.lines(&cpu, |runs| {
+        let times = runs.iter().map(|(_, time)| *time).collect();
+        Figure::median(&times, Unit::Micros)
+    });
+    let lines = [or_alone(memory, memory_beside), or_alone(cpu, cpu_beside)];
+    let native = |line: Line| line.regime(Regime::Native);
     Ok(Measured {
-        lines: lines.map(|line| line.regime(Regime::Native)).into(),
+        lines: lines.into_iter().flatten().map(native).collect(),
         plots: Vec::new(),
     })
 }
