@@ -4,6 +4,7 @@
 //! under way waits for its end, and then all who have come meanwhile share the next one: the flush is the window, and
 //! there is no timer. A caller who comes alone makes its call itself and loses nothing.
 
+use core::error::Error as _;
 use core::fmt;
 
 use std::collections::HashMap;
@@ -21,6 +22,10 @@ use crate::{PostgresStore, error};
 
 /// The most reservations of one transaction: the shard is locked as long as it lasts.
 const TOGETHER_MAX: usize = 256;
+
+/// How often the other tasks of the runtime are let by without anybody joining before a call is made: a few
+/// microseconds each.
+const GATHERING_TURNS: u32 = 4;
 
 /// What calls must have in common to be made together.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -74,6 +79,11 @@ impl Combiner {
         Some(receiver)
     }
 
+    /// How many wait in a lane.
+    fn waiting(&self, lane: &Lane) -> usize {
+        self.lock().get(lane).map_or(0, Vec::len)
+    }
+
     /// Those who have waited longest and still do.
     fn next(&self, lane: &Lane) -> Vec<Waiting> {
         let mut lanes = self.lock();
@@ -124,14 +134,35 @@ impl Drop for Turn {
 }
 
 impl Turn {
-    /// Makes the call of all who wait, and gives each its answer.
+    /// Makes calls of all who wait, and gives each its answer, for as long as they come back together.
     async fn serve(mut self) {
         self.begun = true;
-        // Those who were answered a moment ago may want to come along.
-        for _ in 0..2 {
-            tokio::task::yield_now().await;
+        let mut expected = usize::MAX;
+        loop {
+            self.gather(expected).await;
+            let waiting = self.store.combiner.next(&self.lane);
+            expected = waiting.len();
+            self.serve_together(waiting).await;
+            // Whoever is alone is best served by a call of its own.
+            if expected < 2 {
+                return;
+            }
         }
-        let waiting = self.store.combiner.next(&self.lane);
+    }
+
+    /// Lets those who were answered a moment ago come along. The lane is taken meanwhile: otherwise the first of them
+    /// would make a call alone, and all others would wait for its end.
+    async fn gather(&self, expected: usize) {
+        let mut waiting = self.store.combiner.waiting(&self.lane);
+        let mut idle = 0;
+        while waiting < expected && idle < GATHERING_TURNS {
+            tokio::task::yield_now().await;
+            let before = core::mem::replace(&mut waiting, self.store.combiner.waiting(&self.lane));
+            idle = if waiting > before { 0 } else { idle + 1 };
+        }
+    }
+
+    async fn serve_together(&self, waiting: Vec<Waiting>) {
         let (requests, callers): (Vec<ReserveRequest>, Vec<oneshot::Sender<Answer>>) = waiting
             .into_iter()
             .map(|caller| (caller.request, caller.answer))
@@ -196,6 +227,20 @@ impl PostgresStore {
         lane: &Lane,
         requests: &[ReserveRequest],
     ) -> Result<Vec<Answer>, StoreError> {
+        let answers = self.try_together(lane, requests).await;
+        match &answers {
+            // One of the ids came in another shard at the same moment and is on record there by now, so that it is refused
+            // alone.
+            Err(error) if is_unique_violation(error) => self.try_together(lane, requests).await,
+            Ok(_) | Err(_) => answers,
+        }
+    }
+
+    async fn try_together(
+        &self,
+        lane: &Lane,
+        requests: &[ReserveRequest],
+    ) -> Result<Vec<Answer>, StoreError> {
         let ids: Vec<_> = requests
             .iter()
             .map(|request| request.id.as_uuid())
@@ -222,6 +267,14 @@ impl PostgresStore {
             });
         session.end(answer).await
     }
+}
+
+/// Whether the server refused and undid a call because somebody else inserted the same at the same moment.
+fn is_unique_violation(error: &StoreError) -> bool {
+    let source = error.source();
+    let source = source.and_then(|source| source.downcast_ref::<sqlx::Error>());
+    let refusal = source.and_then(sqlx::Error::as_database_error);
+    refusal.is_some_and(sqlx::error::DatabaseError::is_unique_violation)
 }
 
 fn reserved(request: &ReserveRequest, row: &PgRow) -> Result<Reservation, sqlx::Error> {

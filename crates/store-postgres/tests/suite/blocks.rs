@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::collections::BTreeSet;
 
-use evenhand_policy::WeightedFairnessPolicy;
+use evenhand_policy::{TenantId, WeightedFairnessPolicy};
 use evenhand_store::{
     NewRun, Reservation, ReservationStore, Round, RoundLimits, RoundRequest, RunId, RunQueue,
     StoreErrorKind,
@@ -137,6 +137,27 @@ async fn a_round_looks_64_runs_beyond_its_window_for_a_team_with_room() {
             .unwrap();
         assert_eq!(round.claimed.len(), claimed, "{blocked} of a full team");
         assert_eq!(round.contended.len(), 1 - claimed);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_round_tells_what_is_ready_after_it() {
+    let scene = Scene::start().await;
+    // The block has three slots of `a` and one of `b`.
+    for (tenant, runs) in [("a", 4), ("b", 1)] {
+        let runs = vec![run(tenant); runs];
+        scene.store.enqueue_many(&runs).await.unwrap();
+    }
+    for expected in [&["a"][..], &[]] {
+        let block = scene.reserve(4).await;
+        let request = round_of(&scene, &block, 4);
+        let ready = scene.store.claim_round(&request).await.unwrap().ready;
+        let look = scene.store.ready_tenants(scene.policy.shard()).await;
+        let (ready, look) = (ready.unwrap(), look.unwrap());
+        let names: Vec<&str> = ready.tenants.iter().map(TenantId::as_str).collect();
+        assert_eq!(names, expected);
+        assert_eq!(ready.tenants, look.tenants);
+        assert_eq!(ready.next_ready_at, look.next_ready_at);
     }
 }
 

@@ -47,6 +47,69 @@ async fn a_block_that_does_not_continue_the_order_cannot_be_inserted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn each_of_several_rows_continues_the_order() {
+    let scene = Scene::start().await;
+    scene.reserve(64).await;
+    let insert = |rows: &str| {
+        format!(
+            "INSERT INTO evenhand.reservations (id, first_sequence, reserved_at, shard_key, count)
+             SELECT evenhand.new_id(t.now, n), first, t.now - n * back * interval '1 s', shard_key, count
+             FROM evenhand.shards, (SELECT evenhand.clock() AS now OFFSET 0) AS t,
+                  (VALUES {rows}) AS v (n, first, back, count) ORDER BY n"
+        )
+    };
+    // Behind a gap, at the start of the row before, inside it, and at the sequence behind none.
+    for rows in [
+        "(1, 64, 0, 2), (2, 67, 0, 1)",
+        "(1, 64, 0, 2), (2, 64, 0, 1)",
+        "(1, 64, 0, 2), (2, 65, 0, 1)",
+        "(1, 64, 0, 2), (2, 66, 0, 0)",
+        "(1, 64, 0, 2), (2, 66, 0, 1), (3, 66, 0, 1)",
+        "(1, 64, 0, 2), (2, -1, 0, 1)",
+    ] {
+        assert_eq!(scene.refusal(&insert(rows)).await, "EV012", "{rows}");
+        let as_replica = as_replica(&insert(rows));
+        assert_eq!(scene.refusal(&as_replica).await, "EV012", "{rows}");
+    }
+    // The second is said to be older than the first.
+    scene
+        .sql(&insert(
+            "(1, 64, 0, 2), (2, 66, 1, 1), (3, NULL, 0, 5), (4, 72, 0, 1)",
+        ))
+        .await;
+    assert_eq!(scene.reserve(1).await.first_sequence, 73);
+    let backwards = "SELECT count(*) FROM (
+        SELECT reserved_at < lag(reserved_at) OVER (ORDER BY first_sequence) AS earlier FROM evenhand.reservations
+    ) AS r WHERE earlier";
+    assert_eq!(scene.number(backwards).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_without_time_and_place_is_inserted_only_under_a_new_id() {
+    let scene = Scene::start().await;
+    let known = scene.reserve(2).await;
+    let insert = |id: &str| {
+        format!(
+            "INSERT INTO evenhand.reservations (id, shard_key, count) SELECT {id}, shard_key, 1 FROM evenhand.shards"
+        )
+    };
+    for id in [
+        format!("'{}'", known.id.as_uuid()),
+        // Ahead of the clock, and of another version.
+        "evenhand.new_id(evenhand.clock() + interval '1 h', 0)".to_owned(),
+        "gen_random_uuid()".to_owned(),
+    ] {
+        scene.sql(&insert(&id)).await;
+    }
+    let kept = "SELECT count(*) FROM evenhand.reservations";
+    assert_eq!(scene.number(kept).await, 1);
+    scene
+        .sql(&insert("evenhand.new_id(evenhand.clock(), 0)"))
+        .await;
+    assert_eq!(scene.reserve(1).await.first_sequence, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_block_of_no_sequence_or_of_too_many_cannot_be_inserted() {
     let scene = Scene::start().await;
     for taken in ["no", "some"] {

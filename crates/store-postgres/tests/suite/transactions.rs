@@ -70,6 +70,32 @@ async fn a_key_that_is_known_does_not_end_the_transaction() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_a_long_transaction_holds_keeps_no_other_from_being_completed() {
+    let scene = Scene::start().await;
+    let leases = [
+        scene.claimed("a").await.lease,
+        scene.claimed("a").await.lease,
+        scene.claimed("a").await.lease,
+    ];
+    let mut connection = scene.database.connect().await;
+    let mut holding = connection.begin().await.unwrap();
+    PostgresStore::complete_in(&mut holding, &leases[1])
+        .await
+        .unwrap();
+
+    let answers = scene.store.complete_many(&leases).await.unwrap();
+    let kinds: Vec<_> = answers
+        .into_iter()
+        .map(|answer| answer.err().map(|error| error.kind()))
+        .collect();
+    assert_eq!(kinds, [None, Some(StoreErrorKind::Unavailable), None]);
+
+    holding.commit().await.unwrap();
+    let again = scene.store.complete_many(&leases[1..]).await.unwrap();
+    assert!(again.iter().all(Result::is_ok), "{again:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_completion_commits_with_what_the_run_wrote() {
     let scene = Scene::start().await;
     scene.sql("CREATE TABLE public.work (done int)").await;
