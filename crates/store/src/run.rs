@@ -166,7 +166,20 @@ impl Default for RunTimeout {
     }
 }
 
-/// The JSON that a handler gets: at most 256 KiB as text, and without the character NUL, which PostgreSQL cannot keep.
+/// The JSON that a handler gets: at most 256 KiB as text, 127 levels of arrays and objects, and numbers of ±1e308.
+///
+/// Strings and keys hold no NUL, which PostgreSQL cannot keep. Within these limits a value is read back equal from its
+/// bytes; a store may write a number in another way, so that the float `1e16` becomes the integer `10000000000000000`.
+///
+/// # Examples
+///
+/// ```
+/// use evenhand_store::{Payload, PayloadError};
+/// use serde_json::json;
+///
+/// assert!(Payload::new(json!({"invoice": 7, "amounts": [1e308]})).is_ok());
+/// assert_eq!(Payload::new(json!(f64::MAX)), Err(PayloadError::NumberTooLarge));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Payload(Value);
 
@@ -177,6 +190,15 @@ pub enum PayloadError {
     /// The text of the JSON is too long.
     #[error("the payload has {0} bytes, the limit is {most}", most = Payload::LENGTH_MAX)]
     TooLong(usize),
+    /// Arrays and objects are nested too deep.
+    #[error("the payload is nested deeper than {most} levels", most = Payload::LEVELS_MAX)]
+    TooDeep,
+    /// A number is too far from zero.
+    #[error(
+        "the payload holds a number outside of -{most:e} to {most:e}; write it as a string",
+        most = Payload::NUMBER_MAX
+    )]
+    NumberTooLarge,
     /// A string or a key holds the character NUL.
     #[error("the payload holds the character NUL")]
     Nul,
@@ -186,19 +208,38 @@ impl Payload {
     /// The longest text of a payload, in bytes.
     pub const LENGTH_MAX: usize = 256 * 1024;
 
+    /// How many arrays and objects may stand inside each other: as many as `serde_json` reads.
+    pub const LEVELS_MAX: usize = 127;
+
+    /// How far from zero a number may be: a round number that every double can hold.
+    pub const NUMBER_MAX: f64 = 1e308;
+
     /// Checks a value.
     ///
     /// # Errors
     ///
-    /// When its text is longer than [`LENGTH_MAX`](Self::LENGTH_MAX), or when a string or a key in it holds NUL.
+    /// When its text is longer than [`LENGTH_MAX`](Self::LENGTH_MAX), when it has more levels than
+    /// [`LEVELS_MAX`](Self::LEVELS_MAX), when a number in it is farther from zero than
+    /// [`NUMBER_MAX`](Self::NUMBER_MAX), or when a string or a key in it holds NUL.
     pub fn new(value: Value) -> Result<Self, PayloadError> {
-        let length = value.to_string().len();
+        // First, because writing the text recurses as deep as the value goes.
+        let payload = Self::kept(value)?;
+        let length = payload.0.to_string().len();
         if length > Self::LENGTH_MAX {
             return Err(PayloadError::TooLong(length));
         }
-        if holds_nul(&value) {
-            return Err(PayloadError::Nul);
-        }
+        Ok(payload)
+    }
+
+    /// Checks a value that a store has kept, whatever the length of its text.
+    ///
+    /// The store has measured the text as it writes it itself, and some numbers are longer here.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`new`](Self::new), except for the length.
+    pub fn kept(value: Value) -> Result<Self, PayloadError> {
+        check(&value, Self::LEVELS_MAX)?;
         Ok(Self(value))
     }
 
@@ -213,14 +254,39 @@ impl Payload {
     }
 }
 
-fn holds_nul(value: &Value) -> bool {
+/// Refuses what is nested deeper than `levels`, and what no store can keep.
+fn check(value: &Value, levels: usize) -> Result<(), PayloadError> {
+    let inside = || levels.checked_sub(1).ok_or(PayloadError::TooDeep);
     match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) => false,
-        Value::String(text) => text.contains('\0'),
-        Value::Array(values) => values.iter().any(holds_nul),
-        Value::Object(entries) => entries
-            .iter()
-            .any(|(key, value)| key.contains('\0') || holds_nul(value)),
+        Value::Null | Value::Bool(_) => Ok(()),
+        Value::Number(number) => {
+            let number = number.as_f64().unwrap_or(f64::INFINITY);
+            if number.abs() <= Payload::NUMBER_MAX {
+                Ok(())
+            } else {
+                Err(PayloadError::NumberTooLarge)
+            }
+        }
+        Value::String(text) => refuse_nul(text),
+        Value::Array(values) => {
+            let levels = inside()?;
+            values.iter().try_for_each(|value| check(value, levels))
+        }
+        Value::Object(entries) => {
+            let levels = inside()?;
+            entries.iter().try_for_each(|(key, value)| {
+                refuse_nul(key)?;
+                check(value, levels)
+            })
+        }
+    }
+}
+
+fn refuse_nul(text: &str) -> Result<(), PayloadError> {
+    if text.contains('\0') {
+        Err(PayloadError::Nul)
+    } else {
+        Ok(())
     }
 }
 
@@ -397,6 +463,31 @@ mod tests {
         for value in [json!("a\0b"), json!({"\0": 1}), json!([{"k": ["\0"]}])] {
             assert_eq!(Payload::new(value), Err(PayloadError::Nul));
         }
+    }
+
+    #[test]
+    fn payloads_have_127_levels_and_numbers_of_1e308() {
+        let arrays = |levels| (0..levels).fold(json!(0), |inner, _| json!([inner]));
+        let objects = |levels| (0..levels).fold(json!(0), |inner, _| json!({"a": inner}));
+        assert!(Payload::new(arrays(127)).is_ok());
+        assert!(Payload::new(objects(127)).is_ok());
+        assert_eq!(Payload::new(arrays(128)), Err(PayloadError::TooDeep));
+        assert_eq!(Payload::new(objects(128)), Err(PayloadError::TooDeep));
+        for number in [1e308, -1e308, 5e-324] {
+            assert!(Payload::new(json!([number])).is_ok());
+        }
+        for number in [1e308_f64.next_up(), 1.1e308, -1.1e308, f64::MAX, f64::MIN] {
+            let refused = Payload::new(json!({"n": number})).unwrap_err();
+            assert_eq!(refused, PayloadError::NumberTooLarge);
+        }
+        assert_eq!(
+            PayloadError::TooDeep.to_string(),
+            "the payload is nested deeper than 127 levels"
+        );
+        assert_eq!(
+            PayloadError::NumberTooLarge.to_string(),
+            "the payload holds a number outside of -1e308 to 1e308; write it as a string"
+        );
     }
 
     #[test]

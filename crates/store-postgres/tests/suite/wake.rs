@@ -2,12 +2,14 @@
 
 use core::time::Duration;
 
-use evenhand_store::{ReadyAt, RunQueue, StoreErrorKind, WaitRequest};
+use evenhand_store::{
+    PolicyRegistration, ReadyAt, ReservationStore, RunQueue, StoreErrorKind, WaitRequest,
+};
 use evenhand_store_postgres::{ConnectOptions, PostgresStore, Transport};
 use sqlx::postgres::PgListener;
 use tokio::time::{Instant, timeout};
 
-use crate::scene::{Scene, execute, kind, run, wait_until, worker};
+use crate::scene::{Scene, execute, kind, policy, run, wait_until, worker};
 
 /// Far longer than a test is patient: who returns earlier was woken.
 const LONG: Duration = Duration::from_mins(2);
@@ -79,16 +81,25 @@ async fn an_enqueue_that_was_under_way_when_the_sleeper_lay_down_wakes_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_notified_while_nobody_sleeps() {
+async fn nothing_is_notified_while_nobody_of_the_pool_sleeps() {
     let scene = Scene::start().await;
     let mut listener = PgListener::connect(&scene.database.url()).await.unwrap();
-    let channel = "SELECT evenhand.wake_channel(pool_key) FROM evenhand.pools";
+    let channel =
+        "SELECT evenhand.wake_channel(pool_key) FROM evenhand.pools WHERE pool = 'default'";
+    let elsewhere = PolicyRegistration::new(policy("elsewhere-v1", &[("a", 1)]));
+    let elsewhere = elsewhere.in_pool("elsewhere".try_into().unwrap());
+    scene.store.register_policy(&elsewhere).await.unwrap();
     let mut owner = scene.database.connect().await;
     let channel: String = sqlx::query_scalar(channel)
         .fetch_one(&mut owner)
         .await
         .unwrap();
     listener.listen(&channel).await.unwrap();
+    execute(
+        &mut owner,
+        "SELECT evenhand.fall_asleep('elsewhere-v1', 'w', 60000)",
+    )
+    .await;
     scene.store.enqueue(&run("a")).await.unwrap();
     // What is notified afterwards comes first, so nothing came before it.
     execute(&mut owner, &format!("NOTIFY {channel}, 'end'")).await;
@@ -215,6 +226,75 @@ async fn behind_a_pooler_who_sleeps_has_to_be_told_where_to_listen() {
     let sleeper = tokio::spawn(async move { hearing.wait_for_work(&request).await });
     asleep(&scene, 1).await;
     scene.store.enqueue(&run("a")).await.unwrap();
+    timeout(PATIENCE, sleeper)
+        .await
+        .expect("woken")
+        .unwrap()
+        .unwrap();
+}
+
+/// The second until which the store believes that somebody sleeps.
+const ASLEEP_UNTIL: &str =
+    "SELECT coalesce(pg_sequence_last_value('evenhand.asleep_until'), 0)::bigint";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_gets_up_first_leaves_the_others_to_be_woken() {
+    let scene = Scene::start().await;
+    let long = sleeping(&scene, LONG);
+    asleep(&scene, 1).await;
+    let until = scene.number(ASLEEP_UNTIL).await;
+    let short = sleeping(&scene, Duration::from_millis(100));
+    timeout(PATIENCE, short)
+        .await
+        .expect("an end")
+        .unwrap()
+        .unwrap();
+    assert_eq!(scene.number(SLEEPERS).await, 1);
+    assert_eq!(scene.number(ASLEEP_UNTIL).await, until);
+    scene.store.enqueue(&run("a")).await.unwrap();
+    timeout(PATIENCE, long)
+        .await
+        .expect("woken")
+        .unwrap()
+        .unwrap();
+    assert_eq!(scene.number(ASLEEP_UNTIL).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sleep_that_began_within_another_one_outlasts_it() {
+    let scene = Scene::start().await;
+    let short = sleeping(&scene, Duration::from_millis(500));
+    asleep(&scene, 1).await;
+    let before = scene.number(ASLEEP_UNTIL).await;
+    let long = sleeping(&scene, LONG);
+    asleep(&scene, 2).await;
+    assert!(scene.number(ASLEEP_UNTIL).await > before);
+    timeout(PATIENCE, short)
+        .await
+        .expect("an end")
+        .unwrap()
+        .unwrap();
+    scene
+        .store
+        .enqueue_many(&[run("a"), run("a")])
+        .await
+        .unwrap();
+    timeout(PATIENCE, long)
+        .await
+        .expect("woken")
+        .unwrap()
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeatable_read_that_enqueued_before_wakes_who_lay_down_since() {
+    let scene = Scene::start().await;
+    let mut early = scene.database.connect().await;
+    execute(&mut early, "BEGIN ISOLATION LEVEL REPEATABLE READ").await;
+    execute(&mut early, "SELECT evenhand.enqueue_run('a', 'test')").await;
+    let sleeper = sleeping(&scene, LONG);
+    asleep(&scene, 1).await;
+    execute(&mut early, "COMMIT").await;
     timeout(PATIENCE, sleeper)
         .await
         .expect("woken")
