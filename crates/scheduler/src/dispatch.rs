@@ -1,6 +1,7 @@
 //! Who is served when: looks, rounds, permits, pauses, and the drain.
 
 use core::future::Future;
+use core::ops::ControlFlow;
 use core::pin::pin;
 use core::time::Duration;
 
@@ -20,6 +21,7 @@ use crate::observe::{Observer, Origin};
 use crate::order::TickError;
 use crate::round::{Block, ClaimedRound, Rounded, Rounds};
 use crate::serving::Serving;
+use crate::settle::{Completions, Settler};
 use crate::tenant::RunReport;
 use crate::wait::Waiter;
 
@@ -37,6 +39,7 @@ pub(crate) struct DispatchOptions {
 pub(crate) struct Crew<S> {
     pub(crate) store: Arc<S>,
     pub(crate) executor: Executor<Arc<S>>,
+    pub(crate) completions: Completions,
     pub(crate) keeper: Arc<LeaseKeeper>,
     pub(crate) rounds: Rounds<S>,
     pub(crate) waiter: Waiter<S>,
@@ -52,9 +55,10 @@ pub(crate) struct Dispatcher<S> {
     observer: Arc<Observer>,
     options: DispatchOptions,
     drain: CancellationToken,
-    // Both abort what is under way when they are dropped.
+    // They abort what is under way when they are dropped.
     runs: JoinSet<RunReport>,
     rounds: JoinSet<Rounded>,
+    settling: JoinSet<()>,
     // The length of the block under way, and whose it is.
     under_way: Option<(u32, Origin)>,
 }
@@ -74,12 +78,15 @@ enum Next {
 impl<S: ReservationStore + RunQueue + 'static> Dispatcher<S> {
     pub(crate) fn new(
         crew: Arc<Crew<S>>,
+        settler: Settler,
         serving: Serving<S>,
         lost: Arc<LostBlocks>,
         observer: Arc<Observer>,
         options: DispatchOptions,
         drain: CancellationToken,
     ) -> Self {
+        let mut settling = JoinSet::new();
+        settling.spawn(settler.run(Arc::clone(&crew.store)));
         Self {
             crew,
             serving,
@@ -89,6 +96,7 @@ impl<S: ReservationStore + RunQueue + 'static> Dispatcher<S> {
             drain,
             runs: JoinSet::new(),
             rounds: JoinSet::new(),
+            settling,
             under_way: None,
         }
     }
@@ -100,8 +108,14 @@ impl<S: ReservationStore + RunQueue + 'static> Dispatcher<S> {
     /// Until idle only: when the store refuses for good to say whether anybody is ready.
     pub(crate) async fn run(mut self) -> Result<(), StoreError> {
         while !self.drain.is_cancelled() {
-            if self.free() == 0 {
+            let free = self.free();
+            if free == 0 {
                 self.rest(core::future::pending()).await;
+                continue;
+            }
+            if self.crew.completions.are_worth_waiting_for(free) {
+                let crew = Arc::clone(&self.crew);
+                self.rest(crew.completions.call_over()).await;
                 continue;
             }
             let next = if self.serving.is_doubtful() {
@@ -139,21 +153,14 @@ impl<S: ReservationStore + RunQueue + 'static> Dispatcher<S> {
 
     /// Looks who is ready, and makes a round for them.
     async fn look_and_act(&mut self) -> Result<Next, StoreError> {
-        let crew = Arc::clone(&self.crew);
-        let shard = self.serving.shard().clone();
-        let Some(answer) = self.ask(|| crew.store.ready_tenants(&shard)).await else {
-            return Ok(Next::Look);
+        let look = match self.serving.recent_look() {
+            Some(look) => look,
+            None => match self.look().await? {
+                ControlFlow::Continue(look) => look,
+                ControlFlow::Break(next) => return Ok(next),
+            },
         };
-        let look = match answer {
-            Ok(ready) => Look::new(ready, self.serving.order().policy()),
-            Err(error) if self.serving.doubts_after(error.kind()) => return Ok(Next::Look),
-            Err(error) if self.options.until_idle && !error.is_retryable() => return Err(error),
-            Err(error) => {
-                self.observer.look_refused(&shard, &error);
-                return Ok(Next::Pause);
-            }
-        };
-        self.observer.looked(&shard, &look);
+        self.observer.looked(self.serving.shard(), &look);
         let (free, served_nobody) = (self.free(), self.serving.has_served_nobody());
         if let Some(block) = self.lost_block(&look, free) {
             return Ok(self.settle(block, free).await);
@@ -168,6 +175,28 @@ impl<S: ReservationStore + RunQueue + 'static> Dispatcher<S> {
             return Ok(Next::End);
         }
         Ok(Next::Wait(look.wait(self.poll_interval())))
+    }
+
+    /// Asks the store who is ready; breaks with what to do if it does not say.
+    async fn look(&mut self) -> Result<ControlFlow<Next, Look>, StoreError> {
+        let crew = Arc::clone(&self.crew);
+        let shard = self.serving.shard().clone();
+        let Some(answer) = self.ask(|| crew.store.ready_tenants(&shard)).await else {
+            return Ok(ControlFlow::Break(Next::Look));
+        };
+        let next = match answer {
+            Ok(ready) => {
+                let look = Look::new(ready, self.serving.order().policy());
+                return Ok(ControlFlow::Continue(look));
+            }
+            Err(error) if self.serving.doubts_after(error.kind()) => Next::Look,
+            Err(error) if self.options.until_idle && !error.is_retryable() => return Err(error),
+            Err(error) => {
+                self.observer.look_refused(&shard, &error);
+                Next::Pause
+            }
+        };
+        Ok(ControlFlow::Break(next))
     }
 
     /// Asks the store something that changes nothing, for as long as it takes; `None` if the drain begins first, since
@@ -244,8 +273,9 @@ impl<S: ReservationStore + RunQueue + 'static> Dispatcher<S> {
         }
     }
 
-    fn claimed(&mut self, round: ClaimedRound, origin: Origin) -> Next {
+    fn claimed(&mut self, mut round: ClaimedRound, origin: Origin) -> Next {
         self.observer.round_claimed(&round, origin);
+        self.serving.keep_look(&mut round);
         self.lost.settled(&round.block);
         if origin == Origin::Own {
             self.serving.count_round(&round);
@@ -348,5 +378,6 @@ impl<S: ReservationStore + RunQueue + 'static> Dispatcher<S> {
             .drain_aborted(self.runs.len(), shard, under_way);
         self.rounds.shutdown().await;
         self.runs.shutdown().await;
+        self.settling.shutdown().await;
     }
 }

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use evenhand_store::{
     Claim, ClaimRequest, ClaimedRun, Failure, FailureOutcome, Lease, LeaseDuration, Retry, Run,
-    RunQueue, StoreErrorKind, WorkerName,
+    RunQueue, StoreError, StoreErrorKind, WorkerName,
 };
 use futures::FutureExt;
 use tokio::time::Instant;
@@ -16,6 +16,8 @@ use tracing::Instrument;
 use crate::backoff::{Backoff, RetryPolicy, retry};
 use crate::job::{HandlerError, Handlers, JobOutcome, RunContext};
 use crate::lease::{ClockReading, HeldLease, LeaseKeeper};
+use crate::metrics;
+use crate::settle::{Completions, Ending};
 use crate::tenant::{BoxError, RunEnd, RunReport, Selection, TenantOutcome};
 use crate::text::{error_chain, panic_message};
 
@@ -91,6 +93,8 @@ pub(crate) struct Executor<Q> {
     queue: Q,
     handlers: Handlers,
     options: ExecutionOptions,
+    // Without them each run is completed by a call of its own.
+    completions: Option<Completions>,
 }
 
 impl<Q: RunQueue> Executor<Q> {
@@ -99,7 +103,14 @@ impl<Q: RunQueue> Executor<Q> {
             queue,
             handlers,
             options,
+            completions: None,
         }
+    }
+
+    /// The same executor, which hands in the runs that are done.
+    pub(crate) fn with_completions(mut self, completions: Completions) -> Self {
+        self.completions = Some(completions);
+        self
     }
 
     pub(crate) fn with_options(self, options: ExecutionOptions) -> Self {
@@ -122,12 +133,13 @@ impl<Q: RunQueue> Executor<Q> {
         selection: &Selection,
         cancel: &CancellationToken,
     ) -> Result<ControlFlow<TenantOutcome, Claimed>, BoxError> {
-        let request = ClaimRequest::new(
+        let mut request = ClaimRequest::new(
             selection.policy(),
             selection.sequence(),
             self.options.worker.clone(),
             self.options.lease,
         );
+        request.takes_over = selection.takes_over();
         let span = tracing::debug_span!(
             "claim",
             shard = %request.shard,
@@ -183,9 +195,12 @@ impl<Q: RunQueue> Executor<Q> {
             kind = %claimed.run.spec.kind,
             attempt = claimed.run.attempt,
         );
+        let kind = self.handlers.known_kind(&claimed.run.spec.kind);
         async {
             let held = keeper.hold(lease.clone(), ends);
+            let began = Instant::now();
             let verdict = self.handle(claimed, &held, cancel).await;
+            metrics::handled(kind, verdict.as_str(), began.elapsed());
             let settling = tracing::debug_span!(
                 "complete",
                 shard = %lease.shard,
@@ -194,8 +209,10 @@ impl<Q: RunQueue> Executor<Q> {
                 verdict = verdict.as_str(),
             );
             let settled = self.settle(&lease, verdict, &held, cancel);
-            let end = settled.instrument(settling).await;
+            // Until the run has ended.
+            let (end, _ending) = settled.instrument(settling).await;
             tell(end);
+            metrics::run_ended(kind, end);
             RunReport::of(lease.run, end)
         }
         .instrument(span)
@@ -252,9 +269,9 @@ impl<Q: RunQueue> Executor<Q> {
             JobOutcome::Done => Verdict::Complete,
             JobOutcome::RetryAfter(delay) => {
                 let error = "the handler asked for another attempt";
-                Verdict::Fail(Failure::new(error, Retry::After(delay)))
+                failed(Failure::new(error, Retry::After(delay)))
             }
-            JobOutcome::GiveUp(reason) => Verdict::Fail(Failure::new(reason, Retry::GiveUp)),
+            JobOutcome::GiveUp(reason) => failed(Failure::new(reason, Retry::GiveUp)),
             JobOutcome::Release if asked_to_stop => Verdict::Release(Duration::ZERO),
             // Nobody asked it to stop, so it would be claimed again at once, and without end.
             JobOutcome::Release => Verdict::Release(self.options.backoff.ceiling(1)),
@@ -264,6 +281,8 @@ impl<Q: RunQueue> Executor<Q> {
     fn judge_error(&self, error: HandlerError, run: &Run) -> Verdict {
         match error {
             HandlerError::Undecodable(error) => {
+                // The decoder quotes what it reads, and a payload has no place in logs.
+                tracing::info!("the payload does not decode; the error is kept with the run");
                 let error = format!("the payload does not decode: {error}");
                 Verdict::Fail(Failure::new(error, Retry::GiveUp))
             }
@@ -273,7 +292,7 @@ impl<Q: RunQueue> Executor<Q> {
 
     fn fail_with_backoff(&self, error: String, run: &Run) -> Verdict {
         let delay = self.options.backoff.delay(run.attempt, fastrand::u64(..));
-        Verdict::Fail(Failure::new(error, Retry::After(delay)))
+        failed(Failure::new(error, Retry::After(delay)))
     }
 
     /// Tells the store, repeating the call with the same fence for as long as the lease lives.
@@ -283,7 +302,7 @@ impl<Q: RunQueue> Executor<Q> {
         verdict: Verdict,
         held: &HeldLease<'_>,
         cancel: &CancellationToken,
-    ) -> RunEnd {
+    ) -> (RunEnd, Option<Ending>) {
         let stop = async {
             tokio::select! {
                 biased;
@@ -293,11 +312,15 @@ impl<Q: RunQueue> Executor<Q> {
         };
         let queue = &self.queue;
         let patience = RetryPolicy::new(self.options.retry.backoff, u32::MAX);
+        let mut ending = None;
         let settled = match &verdict {
-            Verdict::LeaseLost => return RunEnd::LeaseLost,
+            Verdict::LeaseLost => Ok(RunEnd::LeaseLost),
             Verdict::Complete => {
-                let asked = retry(patience, stop, || queue.complete(lease)).await;
-                asked.result.map(|()| RunEnd::Completed)
+                let asked = retry(patience, stop, || self.complete(lease)).await;
+                asked.result.map(|completed| {
+                    ending = completed;
+                    RunEnd::Completed
+                })
             }
             Verdict::Release(delay) => {
                 let asked = retry(patience, stop, || queue.release(lease, *delay)).await;
@@ -310,7 +333,6 @@ impl<Q: RunQueue> Executor<Q> {
                 asked.result.map(|()| end)
             }
             Verdict::Fail(failure) => {
-                tracing::info!(error = failure.error(), "the attempt failed");
                 let asked = retry(patience, stop, || queue.fail(lease, failure)).await;
                 asked.result.map(|outcome| match outcome {
                     FailureOutcome::Requeued(at) => RunEnd::Requeued(at),
@@ -319,13 +341,21 @@ impl<Q: RunQueue> Executor<Q> {
                 })
             }
         };
-        settled.unwrap_or_else(|error| {
+        let end = settled.unwrap_or_else(|error| {
             if error.kind() == StoreErrorKind::LeaseLost {
                 RunEnd::LeaseLost
             } else {
                 RunEnd::Unsettled(error.kind())
             }
-        })
+        });
+        (end, ending)
+    }
+
+    async fn complete(&self, lease: &Lease) -> Result<Option<Ending>, StoreError> {
+        match &self.completions {
+            Some(completions) => completions.complete(lease).await.map(Some),
+            None => self.queue.complete(lease).await.map(|()| None),
+        }
     }
 
     async fn record_failed(&self, request: &ClaimRequest, cancel: &CancellationToken) {
@@ -358,9 +388,14 @@ impl Verdict {
             Self::Complete => "complete",
             Self::Fail(_) => "fail",
             Self::Release(_) => "release",
-            Self::LeaseLost => "lease lost",
+            Self::LeaseLost => "lease_lost",
         }
     }
+}
+
+fn failed(failure: Failure) -> Verdict {
+    tracing::info!(error = failure.error(), "the attempt failed");
+    Verdict::Fail(failure)
 }
 
 fn tell(end: RunEnd) {

@@ -14,7 +14,7 @@ use futures::FutureExt;
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::RetryPolicy;
-use crate::order::{Order, SchedulerError, TickError};
+use crate::order::{Order, Reserved, SchedulerError, TickError};
 use crate::tenant::{BoxError, RunReport, Selection, TenantOutcome, TenantScheduler};
 use crate::text::panic_message;
 
@@ -199,7 +199,12 @@ impl<S: ReservationStore, T: TenantScheduler> DurableFairScheduler<S, T> {
     /// Dropping the future may leave a sequence consumed without an outcome, and a run under a lease that has to
     /// expire. Cancel `cancel` instead, or write the id down first: see [`mint_request`](Self::mint_request).
     pub async fn tick(&self, cancel: &CancellationToken) -> Result<Option<Tick>, TickError> {
-        self.settle(self.mint_request(), cancel).await
+        if cancel.is_cancelled() {
+            return Ok(None);
+        }
+        let reserved = self.order.reserve(self.mint_request(), cancel).await?;
+        let selection = self.selection(&reserved);
+        Ok(Some(self.finish(selection, reserved.retries, cancel).await))
     }
 
     /// A request with a new id, for callers who write the id down before they [`settle`](Self::settle) it.
@@ -213,7 +218,8 @@ impl<S: ReservationStore, T: TenantScheduler> DurableFairScheduler<S, T> {
     /// Finishes a tick whose request is known, also one of another process that is gone.
     ///
     /// The same id always means the same sequence, so its tenant is looked at again. In a queue of ours that cannot run
-    /// a second run: a claim that was made answers with the same run while its lease lives.
+    /// a second run: a claim that was made answers with the same run while its lease lives, and that run is
+    /// [taken over](Selection::takes_over). So settle only what nobody else is still at work on.
     ///
     /// `None` says that `cancel` was cancelled, and that nothing was sent.
     ///
@@ -239,23 +245,31 @@ impl<S: ReservationStore, T: TenantScheduler> DurableFairScheduler<S, T> {
             return Err(TickError::unsent(request, reason));
         }
         let reserved = self.order.reserve(request, cancel).await?;
-        let selection = Selection::reserved(Arc::clone(self.order.policy()), &reserved);
+        let selection = self.selection(&reserved).taking_over();
+        Ok(Some(self.finish(selection, reserved.retries, cancel).await))
+    }
+
+    fn selection(&self, reserved: &Reserved) -> Selection {
+        Selection::reserved(Arc::clone(self.order.policy()), reserved)
+    }
+
+    async fn finish(&self, selection: Selection, retries: u32, cancel: &CancellationToken) -> Tick {
         let outcome = self.tick_tenant(&selection, cancel).await;
         tracing::debug!(
             shard = %selection.shard(),
             sequence = selection.sequence(),
             tenant = %selection.tenant(),
             outcome = outcome.as_str(),
-            retries = reserved.retries,
+            retries,
             "tick"
         );
-        Ok(Some(Tick {
+        Tick {
             reservation: *selection.reservation(),
             tenant: selection.tenant().clone(),
             bound: selection.bound(),
-            retries: reserved.retries,
+            retries,
             outcome,
-        }))
+        }
     }
 
     /// What goes wrong for one tenant, be it a panic, is that tenant's outcome and nobody else's.

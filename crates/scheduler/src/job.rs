@@ -266,6 +266,12 @@ impl Handlers {
         self.by_kind.keys().copied()
     }
 
+    /// The kind as its handler names it, so that whoever tells of it needs to remember no others.
+    pub(crate) fn known_kind(&self, kind: &RunKind) -> Option<&'static str> {
+        let (known, _) = self.by_kind.get_key_value(kind.as_str())?;
+        Some(known)
+    }
+
     /// Starts the handler of the context's run, if there is one for its kind.
     pub(crate) fn start(
         &self,

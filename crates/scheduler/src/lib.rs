@@ -78,6 +78,7 @@ mod report;
 mod retention;
 mod round;
 mod serving;
+mod settle;
 mod tenant;
 mod text;
 mod wait;

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use evenhand_policy::{TenantId, WeightedFairnessPolicy};
 use evenhand_store::{ReadyTenants, ReservationCount};
+use tokio::time::Instant;
 
 /// Who was ready when the store was asked.
 #[derive(Debug, Default)]
@@ -59,6 +60,31 @@ impl Look {
     /// How long to wait at most before the next look, if `longest` is the longest wait.
     pub(crate) fn wait(&self, longest: Duration) -> Duration {
         self.next_ready_in.map_or(longest, |left| left.min(longest))
+    }
+}
+
+/// How long a look that came along with a round stands in for the next one.
+///
+/// That is about as old as any look is when it is used over a slow wire. A tenant that became ready meanwhile is not in it,
+/// so slots of that tenant may find no permit left, as they may after any look; after a longer wait for permits that would
+/// be more than chance.
+const RECENT: Duration = Duration::from_millis(20);
+
+/// The look that came along with the last round, if one did.
+#[derive(Debug, Default)]
+pub(crate) struct Recent(Option<(Look, Instant)>);
+
+impl Recent {
+    pub(crate) fn new(look: Look, at: Instant) -> Self {
+        Self(Some((look, at)))
+    }
+
+    /// The look, if it is not too old and found somebody. That nobody is ready has to be seen again: runs which that round
+    /// claimed may have enqueued others since.
+    pub(crate) fn look(self) -> Option<Look> {
+        let Self(kept) = self;
+        kept.filter(|(look, at)| look.found_anybody() && at.elapsed() <= RECENT)
+            .map(|(look, _)| look)
     }
 }
 

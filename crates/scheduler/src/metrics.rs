@@ -1,5 +1,5 @@
-//! What a worker tells through the [`metrics`] facade. Labels are bounded: shards, pools, tenants of the policy, fixed
-//! words. The section "Watching" of the operator's manual lists what is here, and a test holds them together.
+//! What a worker tells through the [`metrics`] facade. Labels are bounded: shards, pools, tenants of the policy, kinds
+//! that have a handler, fixed words. The section "Watching" of the operator's manual lists what is here, and a test holds them together.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -26,6 +26,7 @@ const CALL_RETRIES: &str = "evenhand_call_retries_total";
 const QUEUE_WAIT: &str = "evenhand_queue_wait_seconds";
 const RUNS_RUNNING: &str = "evenhand_runs_running";
 const RUNS_ENDED: &str = "evenhand_runs_ended_total";
+const HANDLER: &str = "evenhand_handler_seconds";
 const LEASES_RECOVERED: &str = "evenhand_leases_recovered_total";
 const LOST_BLOCKS: &str = "evenhand_lost_blocks_total";
 const SELECTION_BOUND: &str = "evenhand_selection_bound_sequences";
@@ -37,6 +38,9 @@ const UNSERVED_RUNS: &str = "evenhand_unserved_runs";
 const PRUNED_ROWS: &str = "evenhand_pruned_rows_total";
 const OLDEST_EVIDENCE: &str = "evenhand_oldest_evidence_seconds";
 const OLDEST_SNAPSHOT: &str = "evenhand_oldest_snapshot_seconds";
+
+/// What all kinds are told as that have no handler here.
+const OTHER_KIND: &str = "other";
 
 /// How many sequences of a block are looked through for selection gaps; longer blocks are mostly idle.
 const GAP_SEQUENCES_MAX: usize = 1_024;
@@ -63,6 +67,11 @@ pub(crate) fn describe() {
     );
     describe_gauge!(RUNS_RUNNING, Unit::Count, "runs that this worker works on");
     describe_counter!(RUNS_ENDED, Unit::Count, "attempts by how they ended");
+    describe_histogram!(
+        HANDLER,
+        Unit::Seconds,
+        "how long handlers worked on one attempt"
+    );
     describe_counter!(
         LEASES_RECOVERED,
         Unit::Count,
@@ -280,9 +289,9 @@ impl Tenants {
         }
         let evidence = health.oldest_reservation_at.map_or(Duration::ZERO, age);
         gauge!(OLDEST_EVIDENCE, "shard" => shard(policy.shard())).set(evidence.as_secs_f64());
-        if let Some(age) = health.oldest_snapshot_age {
-            gauge!(OLDEST_SNAPSHOT).set(age.as_secs_f64());
-        }
+        // An age that is hidden now must not look like the one that was told before.
+        let snapshot = health.oldest_snapshot_age;
+        gauge!(OLDEST_SNAPSHOT).set(snapshot.map_or(f64::NAN, |age| age.as_secs_f64()));
     }
 }
 
@@ -324,8 +333,16 @@ pub(crate) fn retried(call: &'static str, retries: u32) {
     }
 }
 
-pub(crate) fn run_ended(end: RunEnd) {
-    counter!(RUNS_ENDED, "end" => end.as_str()).increment(1);
+/// The handler of this kind, if there is one, worked on an attempt for so long.
+pub(crate) fn handled(kind: Option<&'static str>, outcome: &'static str, time: Duration) {
+    if let Some(kind) = kind {
+        histogram!(HANDLER, "kind" => kind, "outcome" => outcome).record(time.as_secs_f64());
+    }
+}
+
+/// An attempt at a run has ended. Whoever enqueues may name any kind, so those without a handler are told as one.
+pub(crate) fn run_ended(kind: Option<&'static str>, end: RunEnd) {
+    counter!(RUNS_ENDED, "kind" => kind.unwrap_or(OTHER_KIND), "end" => end.as_str()).increment(1);
 }
 
 pub(crate) fn recovered(recovery: RecoveryReport) {

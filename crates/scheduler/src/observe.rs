@@ -1,4 +1,5 @@
-//! The one place that hears of everything a worker does: it counts, and says what people should know.
+//! The one place that hears of everything a worker does: it counts, and says what people should know. How a run's attempt
+//! went is told where it is made, since a tick makes attempts too.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -116,7 +117,6 @@ impl Observer {
 
     pub(crate) fn run_ended(&self, ended: RunReport) {
         self.running.leave(1);
-        metrics::run_ended(ended.end);
         self.lock().count_end(ended.end);
     }
 

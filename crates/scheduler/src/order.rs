@@ -195,7 +195,9 @@ impl<S: ReservationStore> Order<S> {
             count = request.count.get(),
             first_sequence = tracing::field::Empty,
         );
-        self.ask(request, cancel).instrument(span).await
+        let reserved = self.ask(request, cancel).instrument(span.clone()).await?;
+        span.record("first_sequence", reserved.reservation.first_sequence);
+        Ok(reserved)
     }
 
     async fn ask(
@@ -212,7 +214,6 @@ impl<S: ReservationStore> Order<S> {
         metrics::retried("reserve", asked.retries);
         match asked.result {
             Ok(reservation) => {
-                tracing::Span::current().record("first_sequence", reservation.first_sequence);
                 self.observe(reservation.store_time, Some(reservation.reserved_at));
                 Ok(Reserved {
                     reservation,

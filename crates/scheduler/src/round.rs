@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use evenhand_policy::{SchedulerShardId, TenantId, WeightedFairnessPolicy};
 use evenhand_store::{
-    LeaseDuration, Reservation, ReservationCount, ReservationStore, RoundLimits, RoundRequest,
-    RunQueue, StoreError, Timestamp, WorkerName,
+    LeaseDuration, ReadyTenants, Reservation, ReservationCount, ReservationStore, RoundLimits,
+    RoundRequest, RunQueue, StoreError, Timestamp, WorkerName,
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -93,6 +93,8 @@ pub(crate) struct ClaimedRound {
     pub(crate) contended: Vec<u64>,
     /// The sequences against which a run was claimed before, and not by this worker or too long ago.
     pub(crate) moved_on: Vec<u64>,
+    /// Who was ready when the round was answered, and when that was, where the store told it along.
+    pub(crate) ready: Option<(ReadyTenants, Instant)>,
 }
 
 impl ClaimedRound {
@@ -198,7 +200,12 @@ impl<S: ReservationStore + RunQueue> Rounds<S> {
             runs_max,
             ran = tracing::field::Empty,
         );
-        self.ask(block, runs_max, drain).instrument(span).await
+        let asking = self.ask(block, runs_max, drain);
+        let rounded = asking.instrument(span.clone()).await;
+        if let Rounded::Claimed(round) = &rounded {
+            span.record("ran", round.ran());
+        }
+        rounded
     }
 
     async fn ask(&self, block: Block, runs_max: u32, drain: &CancellationToken) -> Rounded {
@@ -214,7 +221,6 @@ impl<S: ReservationStore + RunQueue> Rounds<S> {
             Ok(round) => round,
             Err(error) => return Rounded::NotClaimed(block, error),
         };
-        tracing::Span::current().record("ran", round.claimed.len());
         let claimed = round.claimed.into_iter();
         let (lease, asked_at) = (self.lease, asked.asked_at);
         let runs = claimed.map(|run| Claimed::new(run, lease, asked_at, block.reading));
@@ -222,6 +228,7 @@ impl<S: ReservationStore + RunQueue> Rounds<S> {
             runs: runs.collect(),
             contended: round.contended,
             moved_on: round.moved_on,
+            ready: round.ready.map(|ready| (ready, Instant::now())),
             block,
         })
     }

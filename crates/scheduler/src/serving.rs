@@ -6,7 +6,7 @@ use evenhand_policy::{SchedulerShardId, WeightedFairnessPolicy};
 use evenhand_store::{ReservationCount, ReservationStore, StoreErrorKind};
 use tokio::sync::watch;
 
-use crate::look::{Fruitless, Look};
+use crate::look::{Fruitless, Look, Recent};
 use crate::order::Order;
 use crate::round::ClaimedRound;
 
@@ -20,6 +20,7 @@ pub(crate) struct Serving<S> {
     doubtful: bool,
     fruitless: Fruitless,
     served_nobody: bool,
+    recent: Recent,
     length_max: ReservationCount,
 }
 
@@ -32,6 +33,7 @@ impl<S: ReservationStore> Serving<S> {
             doubtful: !active,
             fruitless: Fruitless::default(),
             served_nobody: false,
+            recent: Recent::default(),
             length_max: ReservationCount::MAX,
         }
     }
@@ -72,6 +74,7 @@ impl<S: ReservationStore> Serving<S> {
         self.order = Arc::new(order);
         self.fruitless = Fruitless::default();
         self.served_nobody = false;
+        self.recent = Recent::default();
         self.length_max = ReservationCount::MAX;
         true
     }
@@ -106,6 +109,20 @@ impl<S: ReservationStore> Serving<S> {
         self.served_nobody = self
             .fruitless
             .is_cycle_after(length, round.ran(), cycle_length);
+    }
+
+    /// Keeps the look that the store told along with a round.
+    pub(crate) fn keep_look(&mut self, round: &mut ClaimedRound) {
+        let told = round.ready.take();
+        let told = told.filter(|_| round.block.shard() == self.shard() && round.ran() > 0);
+        self.recent = told.map_or_else(Recent::default, |(ready, at)| {
+            Recent::new(Look::new(ready, self.order.policy()), at)
+        });
+    }
+
+    /// A look that is as good as a new one, if there is one. It is used once.
+    pub(crate) fn recent_look(&mut self) -> Option<Look> {
+        core::mem::take(&mut self.recent).look()
     }
 
     /// Whether a whole cycle's worth of sequences had served nobody when the store was asked who is ready.

@@ -23,6 +23,7 @@ pub struct Selection {
     reservation: Reservation,
     sequence: u64,
     reading: ClockReading,
+    takes_over: bool,
 }
 
 impl Selection {
@@ -39,6 +40,7 @@ impl Selection {
             reservation,
             sequence,
             reading: ClockReading::new(Instant::now(), reservation.store_time),
+            takes_over: false,
         }
     }
 
@@ -49,7 +51,22 @@ impl Selection {
             reservation: reserved.reservation,
             sequence: reserved.reservation.first_sequence,
             reading: reserved.reading,
+            takes_over: false,
         }
+    }
+
+    /// The same selection, as one that may have been begun elsewhere.
+    pub(crate) fn taking_over(self) -> Self {
+        Self {
+            takes_over: true,
+            ..self
+        }
+    }
+
+    /// Whether a known request is [settled](crate::DurableFairScheduler::settle), so that what was begun for the sequence,
+    /// also in a process that is gone, is to be finished.
+    pub fn takes_over(&self) -> bool {
+        self.takes_over
     }
 
     /// The policy that selected.

@@ -28,6 +28,7 @@ use crate::order::{Order, SchedulerError};
 use crate::report::WorkerReport;
 use crate::round::Rounds;
 use crate::serving::Serving;
+use crate::settle::{Completions, Settler};
 use crate::wait::Waiter;
 
 /// Drains the runs of a pool's tenants, fairly, for as long as it is let.
@@ -217,10 +218,11 @@ impl<S: ReservationStore + RunQueue + 'static> Worker<S> {
             lost: Arc::clone(&lost),
             observer: Arc::clone(&observer),
         };
-        let crew = Arc::new(self.crew());
+        let (crew, settler) = self.crew();
+        let crew = Arc::new(crew);
         let (keeper, options) = (Arc::clone(&crew.keeper), self.dispatch(until_idle));
         let (observing, drained) = (Arc::clone(&observer), drain.clone());
-        let dispatcher = Dispatcher::new(crew, serving, lost, observing, options, drained);
+        let dispatcher = Dispatcher::new(crew, settler, serving, lost, observing, options, drained);
         // What a worker before this one left behind is there for the first look.
         tokio::select! {
             biased;
@@ -254,15 +256,17 @@ impl<S: ReservationStore + RunQueue + 'static> Worker<S> {
         Ok(Serving::new(order, active))
     }
 
-    fn crew(&self) -> Crew<S> {
+    fn crew(&self) -> (Crew<S>, Settler) {
         let (store, worker) = (Arc::clone(&self.store), self.execution.worker.clone());
         let executor = Executor::new(
             Arc::clone(&store),
             self.handlers.clone(),
             self.execution.clone(),
         );
-        Crew {
-            executor,
+        let (completions, settler) = Completions::new();
+        let crew = Crew {
+            executor: executor.with_completions(completions.clone()),
+            completions,
             keeper: Arc::new(LeaseKeeper::new(self.execution.lease)),
             rounds: Rounds {
                 store: Arc::clone(&store),
@@ -273,7 +277,8 @@ impl<S: ReservationStore + RunQueue + 'static> Worker<S> {
             },
             waiter: Waiter::new(Arc::clone(&store), worker),
             store,
-        }
+        };
+        (crew, settler)
     }
 
     fn dispatch(&self, until_idle: bool) -> DispatchOptions {

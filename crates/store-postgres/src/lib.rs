@@ -24,6 +24,7 @@
 //! ```
 
 mod combine;
+mod complete;
 mod connect;
 mod control;
 mod error;

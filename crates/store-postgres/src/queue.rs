@@ -5,9 +5,9 @@ use core::time::Duration;
 use async_trait::async_trait;
 use evenhand_policy::{PoolId, SchedulerShardId, TenantId};
 use evenhand_store::{
-    Cancellation, Claim, ClaimRequest, ClaimedRun, Controlled, Enqueued, Failure, FailureOutcome,
-    Fence, HistoryReport, HistoryRetentionPolicy, IdempotencyKey, Lease, LeaseDuration,
-    LimitSubject, NewRun, PageSize, ReadyAt, ReadyTenants, RecoveryReport, Renewal, Reservation,
+    Cancellation, Claim, ClaimRequest, Controlled, Enqueued, Failure, FailureOutcome,
+    HistoryReport, HistoryRetentionPolicy, IdempotencyKey, Lease, LeaseDuration, LimitSubject,
+    NewRun, PageSize, ReadyAt, ReadyTenants, RecoveryReport, Renewal, Reservation,
     ReservationCount, Retry, Round, RoundRequest, Run, RunCounts, RunFilter, RunId, RunKind,
     RunLimit, RunPage, RunQueue, RunState, RunsMax, SequenceRecord, StoreError, StoreErrorKind,
     StoreHealth, TenantHistory, TenantHistoryRequest, UnservedRuns, WaitRequest,
@@ -15,7 +15,6 @@ use evenhand_store::{
 use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 use sqlx::{PgConnection, Row as _};
-use uuid::Uuid;
 
 use crate::rows::{self, bigint, int, millis, time, undecodable, unsigned};
 use crate::{PostgresStore, error};
@@ -209,37 +208,14 @@ impl RunQueue for PostgresStore {
         let answer = sqlx::query(include_str!("../sql/ready_tenants.sql"))
             .bind(shard.as_str())
             .persistent(session.is_persistent())
-            .try_map(|row: PgRow| {
-                let tenants = row.try_get::<Vec<String>, _>("tenants")?;
-                let tenants = tenants
-                    .into_iter()
-                    .map(TenantId::try_from)
-                    .collect::<Result<_, _>>();
-                let next_ready_at = row.try_get::<Option<i64>, _>("next_ready_at_us")?;
-                Ok(ReadyTenants::new(
-                    tenants.map_err(undecodable)?,
-                    next_ready_at.map(time).transpose()?,
-                    time(row.try_get("store_time_us")?)?,
-                ))
-            })
+            .try_map(|row: PgRow| rows::ready_tenants(&row, "tenants"))
             .fetch_one(session.connection()?)
             .await;
         session.end(answer).await
     }
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Claim, StoreError> {
-        let mut session = self.session().await?;
-        let answer = sqlx::query(include_str!("../sql/claim.sql"))
-            .bind(request.shard.as_str())
-            .bind(bigint(request.sequence))
-            .bind(request.tenant.as_str())
-            .bind(request.worker.as_str())
-            .bind(millis(request.lease.get()))
-            .persistent(session.is_persistent())
-            .try_map(|row: PgRow| claim(request, &row))
-            .fetch_one(session.connection()?)
-            .await;
-        session.end(answer).await
+        self.claim_one(request).await
     }
 
     fn round_length_max(&self) -> ReservationCount {
@@ -380,6 +356,13 @@ impl RunQueue for PostgresStore {
         }
     }
 
+    async fn complete_many(
+        &self,
+        leases: &[Lease],
+    ) -> Result<Vec<Result<(), StoreError>>, StoreError> {
+        self.complete_in_one_call(leases).await
+    }
+
     async fn fail(&self, lease: &Lease, failure: &Failure) -> Result<FailureOutcome, StoreError> {
         let delay = match failure.retry() {
             Retry::After(delay) => Some(millis(delay)),
@@ -508,28 +491,7 @@ impl RunQueue for PostgresStore {
     }
 }
 
-fn claim(request: &ClaimRequest, row: &PgRow) -> Result<Claim, sqlx::Error> {
-    match row.try_get("outcome")? {
-        "ran" => {
-            let lease = Lease::new(
-                RunId::new(row.try_get::<Uuid, _>("id")?),
-                Fence::new(unsigned(row.try_get::<i64, _>("fence")?)?),
-                request.shard.clone(),
-                request.sequence,
-                time(row.try_get("expires_at_us")?)?,
-            );
-            Ok(Claim::Ran(Box::new(ClaimedRun::new(
-                rows::run(row)?,
-                lease,
-            ))))
-        }
-        "idle" => Ok(Claim::Idle),
-        "contended" => Ok(Claim::Contended),
-        other => Err(undecodable(format!("{other:?} is no outcome of a claim"))),
-    }
-}
-
-fn lease_lost(lease: &Lease) -> StoreError {
+pub(crate) fn lease_lost(lease: &Lease) -> StoreError {
     StoreError::new(
         StoreErrorKind::LeaseLost,
         format!("fence {} of run {} is stale", lease.fence.get(), lease.run),

@@ -1,10 +1,11 @@
-//! Rounds: all sequences of a block in one call, and the blocks that nobody settled.
+//! Claims: of one sequence or of all sequences of a block, in one call; and the blocks that nobody settled.
 
 use core::time::Duration;
 
 use evenhand_policy::SchedulerShardId;
 use evenhand_store::{
-    ClaimedRun, Fence, Lease, Reservation, Round, RoundRequest, RunId, StoreError,
+    Claim, ClaimRequest, ClaimedRun, Fence, Lease, ReadyTenants, Reservation, Round, RoundRequest,
+    RunId, StoreError,
 };
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
@@ -14,14 +15,35 @@ use crate::PostgresStore;
 use crate::reservations::reservation;
 use crate::rows::{self, bigint, int, millis, time, undecodable, unsigned};
 
-/// What one row of a round's answer says about sequences.
+/// What one row of the answer says.
 enum Answer {
     Claimed(Box<ClaimedRun>),
     Contended(Vec<u64>),
     MovedOn(Vec<u64>),
+    Ready(ReadyTenants),
 }
 
 impl PostgresStore {
+    pub(crate) async fn claim_one(&self, request: &ClaimRequest) -> Result<Claim, StoreError> {
+        let mut session = self.session().await?;
+        let answer = sqlx::query(include_str!("../sql/claim.sql"))
+            .bind(request.shard.as_str())
+            .bind(bigint(request.sequence))
+            .bind(request.tenant.as_str())
+            .bind(request.worker.as_str())
+            .bind(millis(request.lease.get()))
+            .bind(request.takes_over)
+            .persistent(session.is_persistent())
+            .try_map(|row: PgRow| answer_of(&request.shard, &row))
+            .fetch_optional(session.connection()?)
+            .await;
+        Ok(match session.end(answer).await? {
+            Some(Answer::Claimed(claimed)) => Claim::Ran(claimed),
+            Some(_) => Claim::Contended,
+            None => Claim::Idle,
+        })
+    }
+
     pub(crate) async fn claim_round_in_one_call(
         &self,
         request: &RoundRequest,
@@ -38,7 +60,7 @@ impl PostgresStore {
             .bind(request.limits.team_window.map(int))
             .bind(request.limits.capacity_micros.map(bigint))
             .persistent(session.is_persistent())
-            .try_map(|row: PgRow| answer_of(request, &row))
+            .try_map(|row: PgRow| answer_of(request.shard(), &row))
             .fetch_all(session.connection()?)
             .await;
         session.end(answer).await.map(round)
@@ -63,31 +85,33 @@ impl PostgresStore {
     }
 }
 
-fn answer_of(request: &RoundRequest, row: &PgRow) -> Result<Answer, sqlx::Error> {
-    let sequences = row
-        .try_get::<Vec<i64>, _>("sequences")?
-        .into_iter()
-        .map(unsigned)
-        .collect::<Result<Vec<u64>, _>>()?;
-    match row.try_get("outcome")? {
-        "ran" => {
-            let [sequence] = sequences[..] else {
-                return Err(undecodable("a run was claimed for other than one sequence"));
-            };
-            let lease = Lease::new(
-                RunId::new(row.try_get::<Uuid, _>("id")?),
-                Fence::new(unsigned(row.try_get::<i64, _>("fence")?)?),
-                request.shard().clone(),
-                sequence,
-                time(row.try_get("expires_at_us")?)?,
-            );
-            let claimed = ClaimedRun::new(rows::run(row)?, lease);
-            Ok(Answer::Claimed(Box::new(claimed)))
-        }
-        "contended" => Ok(Answer::Contended(sequences)),
-        "moved_on" => Ok(Answer::MovedOn(sequences)),
-        other => Err(undecodable(format!("{other:?} is no outcome of a round"))),
-    }
+fn answer_of(shard: &SchedulerShardId, row: &PgRow) -> Result<Answer, sqlx::Error> {
+    Ok(match row.try_get("outcome")? {
+        "ran" => Answer::Claimed(Box::new(claimed(shard, row)?)),
+        "contended" => Answer::Contended(sequences(row)?),
+        "moved_on" => Answer::MovedOn(sequences(row)?),
+        "ready" => Answer::Ready(rows::ready_tenants(row, "ready_tenants")?),
+        other => return Err(undecodable(format!("{other:?} is no outcome of a round"))),
+    })
+}
+
+fn sequences(row: &PgRow) -> Result<Vec<u64>, sqlx::Error> {
+    let sequences = row.try_get::<Vec<i64>, _>("sequences")?;
+    sequences.into_iter().map(unsigned).collect()
+}
+
+fn claimed(shard: &SchedulerShardId, row: &PgRow) -> Result<ClaimedRun, sqlx::Error> {
+    let [sequence] = sequences(row)?[..] else {
+        return Err(undecodable("a run was claimed for other than one sequence"));
+    };
+    let lease = Lease::new(
+        RunId::new(row.try_get::<Uuid, _>("id")?),
+        Fence::new(unsigned(row.try_get::<i64, _>("fence")?)?),
+        shard.clone(),
+        sequence,
+        time(row.try_get("expires_at_us")?)?,
+    );
+    Ok(ClaimedRun::new(rows::run(row)?, lease))
 }
 
 /// The answers together, each list in the order of the sequences.
@@ -98,6 +122,7 @@ fn round(answers: Vec<Answer>) -> Round {
             Answer::Claimed(claimed) => round.claimed.push(*claimed),
             Answer::Contended(sequences) => round.contended.extend(sequences),
             Answer::MovedOn(sequences) => round.moved_on.extend(sequences),
+            Answer::Ready(ready) => round.ready = Some(ready),
         }
     }
     round

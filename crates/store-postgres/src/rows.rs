@@ -3,9 +3,11 @@
 use core::error::Error;
 use core::time::Duration;
 
+use evenhand_policy::TenantId;
 use evenhand_store::{
-    AttemptRecord, AttemptResult, AttemptsMax, CostMicros, Fence, NewRun, Payload, ReadyAt, Run,
-    RunCounts, RunId, RunState, RunTimeout, SequenceOutcome, SequenceRecord, Timestamp, WorkerName,
+    AttemptRecord, AttemptResult, AttemptsMax, CostMicros, Fence, NewRun, Payload, ReadyAt,
+    ReadyTenants, Run, RunCounts, RunId, RunState, RunTimeout, SequenceOutcome, SequenceRecord,
+    Timestamp, WorkerName,
 };
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
@@ -60,7 +62,7 @@ fn optional_time(row: &PgRow, column: &'static str) -> Result<Option<Timestamp>,
 
 /// A row of `evenhand.run_row`.
 pub(crate) fn run(row: &PgRow) -> Result<Run, sqlx::Error> {
-    let payload = Payload::new(row.try_get("payload")?).map_err(undecodable)?;
+    let payload = Payload::kept(row.try_get("payload")?).map_err(undecodable)?;
     let mut spec = NewRun::new(parsed(row, "tenant")?, parsed(row, "kind")?, payload);
     spec.pool = parsed(row, "pool")?;
     spec.team = parsed(row, "team")?;
@@ -104,6 +106,23 @@ pub(crate) fn run_state(text: &str) -> Result<RunState, sqlx::Error> {
         "cancelled" => RunState::Cancelled,
         other => return Err(undecodable(format!("{other:?} is no state of a run"))),
     })
+}
+
+/// What a look showed, with the tenants in the column of this name.
+pub(crate) fn ready_tenants(
+    row: &PgRow,
+    tenants: &'static str,
+) -> Result<ReadyTenants, sqlx::Error> {
+    let tenants = row.try_get::<Vec<String>, _>(tenants)?;
+    let tenants = tenants
+        .into_iter()
+        .map(TenantId::try_from)
+        .collect::<Result<_, _>>();
+    Ok(ReadyTenants::new(
+        tenants.map_err(undecodable)?,
+        optional_time(row, "next_ready_at_us")?,
+        time(row.try_get("store_time_us")?)?,
+    ))
 }
 
 /// A row of `evenhand.counts`.

@@ -101,6 +101,13 @@ macro_rules! forward {
                 (**self).complete(lease).await
             }
 
+            async fn complete_many(
+                &self,
+                leases: &[Lease],
+            ) -> Result<Vec<Result<(), StoreError>>, StoreError> {
+                (**self).complete_many(leases).await
+            }
+
             async fn fail(&self, lease: &Lease, failure: &Failure) -> Result<FailureOutcome, StoreError> {
                 (**self).fail(lease, failure).await
             }

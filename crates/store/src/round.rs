@@ -5,8 +5,9 @@ use core::time::Duration;
 use evenhand_policy::{SchedulerShardId, WeightedFairnessPolicy};
 
 use crate::{
-    AttemptResult, Claim, ClaimRequest, ClaimedRun, LeaseDuration, Reservation, ReservationCount,
-    RunQueue, SequenceOutcome, SequenceRecord, StoreError, StoreErrorKind, WorkerName,
+    AttemptResult, Claim, ClaimRequest, ClaimedRun, LeaseDuration, ReadyTenants, Reservation,
+    ReservationCount, RunQueue, SequenceOutcome, SequenceRecord, StoreError, StoreErrorKind,
+    WorkerName,
 };
 
 /// Limits of a round beside the slots that the block gave each tenant. None by default.
@@ -100,7 +101,9 @@ impl RoundRequest {
 }
 
 /// How the sequences of a block ended. Those that are named nowhere here were idle.
-#[derive(Clone, Debug, Default, PartialEq)]
+///
+/// Rounds are equal when they say the same of their sequences; what is ready beside them is of the moment.
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Round {
     /// The runs that were claimed for the caller, by sequence.
@@ -109,6 +112,9 @@ pub struct Round {
     pub contended: Vec<u64>,
     /// The sequences that were claimed before, and whose attempt has ended since, or is another worker's.
     pub moved_on: Vec<u64>,
+    /// Which tenants had ready runs when the round had been claimed, where the store told it along; it spares the worker
+    /// a [look](RunQueue::ready_tenants).
+    pub ready: Option<ReadyTenants>,
 }
 
 impl Round {
@@ -118,13 +124,26 @@ impl Round {
             claimed,
             contended,
             moved_on,
+            ready: None,
         }
+    }
+
+    /// The same round, with what was ready when it had been claimed.
+    #[must_use]
+    pub fn with_ready(mut self, ready: ReadyTenants) -> Self {
+        self.ready = Some(ready);
+        self
+    }
+}
+
+impl PartialEq for Round {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.claimed, &self.contended, &self.moved_on)
+            == (&other.claimed, &other.contended, &other.moved_on)
     }
 }
 
 /// A round made of one claim a sequence, for stores that have nothing better.
-///
-/// A claim answers whoever asks for a sequence; that no run is given to two is told by the record, which names the worker.
 pub(crate) async fn one_by_one<Q: RunQueue + ?Sized>(
     queue: &Q,
     request: &RoundRequest,
@@ -146,9 +165,6 @@ pub(crate) async fn one_by_one<Q: RunQueue + ?Sized>(
             continue;
         }
         match queue.claim(&claim(request, sequence)).await {
-            Ok(Claim::Ran(claimed)) if !is_own(queue, request, sequence).await? => {
-                round.moved_on.push(claimed.lease.sequence);
-            }
             Ok(Claim::Ran(claimed)) if runs_left > 0 => {
                 runs_left -= 1;
                 round.claimed.push(*claimed);
@@ -200,18 +216,6 @@ async fn answer_again<Q: RunQueue + ?Sized>(
         _ => round.moved_on.push(sequence),
     }
     Ok(())
-}
-
-/// Whether it was this worker who claimed against the sequence.
-async fn is_own<Q: RunQueue + ?Sized>(
-    queue: &Q,
-    request: &RoundRequest,
-    sequence: u64,
-) -> Result<bool, StoreError> {
-    let record = record_of(queue, request, sequence).await?;
-    Ok(record.is_some_and(|record| {
-        matches!(record.outcome, SequenceOutcome::Ran(attempt) if attempt.worker == request.worker)
-    }))
 }
 
 async fn record_of<Q: RunQueue + ?Sized>(

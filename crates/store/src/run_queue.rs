@@ -81,6 +81,8 @@ pub struct ClaimRequest {
     pub worker: WorkerName,
     /// How long the lease lasts.
     pub lease: LeaseDuration,
+    /// Whether a run that another worker claimed against the sequence is answered too.
+    pub takes_over: bool,
 }
 
 impl ClaimRequest {
@@ -97,6 +99,17 @@ impl ClaimRequest {
             tenant: policy.tenant_for_sequence(sequence).clone(),
             worker,
             lease,
+            takes_over: false,
+        }
+    }
+
+    /// The same claim, for whoever finishes the work of a worker that is gone: what that one claimed is answered to
+    /// this one, under the same lease.
+    #[must_use]
+    pub fn taking_over(self) -> Self {
+        Self {
+            takes_over: true,
+            ..self
         }
     }
 }
@@ -342,14 +355,15 @@ pub trait RunQueue: Send + Sync {
 
     /// Claims the best ready run of the sequence's tenant, under a lease, and records how the sequence ended.
     ///
-    /// Asked again for the same sequence, it answers the same: the same run, fence and lease while the lease lives,
-    /// *idle* or *contended* as before.
+    /// Asked again for the same sequence, it answers the same: to the same worker, or to one that
+    /// [takes over](ClaimRequest::taking_over), the same run, fence and lease while the lease lives; *idle* or *contended*
+    /// as before. So a sequence can be settled by any worker, and no run is given to two that know nothing of each other.
     ///
     /// # Errors
     ///
     /// *Policy not found*; *retired* when the sequence's end is not on record; *invalid* when the sequence is not
     /// reserved, when the cycle names another tenant for it, or when its failure is on record; *lease lost* when the run
-    /// that it claimed has ended or moved on since.
+    /// that it claimed has ended or moved on since, or is another worker's that is not taken over.
     async fn claim(&self, request: &ClaimRequest) -> Result<Claim, StoreError>;
 
     /// The longest block that is worth reserving for one [`claim_round`](Self::claim_round): 64 sequences where each of
@@ -369,7 +383,7 @@ pub trait RunQueue: Send + Sync {
     ///
     /// Asked again, it answers the same, also for sequences that were claimed against singly: runs that the same worker
     /// claimed, while their leases live, are claimed still; all others have *moved on*. So a block whose worker is gone
-    /// can be settled by any other, and no run is given to two.
+    /// can be settled by any other, and no run is given to two. What is ready afterwards may be told along.
     ///
     /// # Errors
     ///
@@ -443,6 +457,26 @@ pub trait RunQueue: Send + Sync {
     ///
     /// *Lease lost* when the fence is stale or its attempt ended otherwise; nothing is changed then.
     async fn complete(&self, lease: &Lease) -> Result<(), StoreError>;
+
+    /// Ends runs as done, each as [`complete`](Self::complete) would, and answers in the order of the leases.
+    ///
+    /// A lease that is refused fails nobody else. A store may answer *unavailable* for a run that somebody else holds at
+    /// this moment, instead of letting all the others wait for it.
+    ///
+    /// # Errors
+    ///
+    /// *Unavailable*, *outcome unknown*: of none of the leases is it known what became of it, and all may be asked for
+    /// again.
+    async fn complete_many(
+        &self,
+        leases: &[Lease],
+    ) -> Result<Vec<Result<(), StoreError>>, StoreError> {
+        let mut answers = Vec::with_capacity(leases.len());
+        for lease in leases {
+            answers.push(self.complete(lease).await);
+        }
+        Ok(answers)
+    }
 
     /// Ends an attempt as failed: the run waits for its next attempt, or is dead when it gave up or has none left.
     ///

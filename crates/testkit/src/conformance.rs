@@ -49,6 +49,7 @@ mod attempts;
 mod cancellation;
 mod claims;
 mod clocks;
+mod completions;
 mod contiguity;
 mod control;
 mod enqueue;
@@ -262,6 +263,7 @@ macro_rules! conformance_facts {
                 a_dropped_enqueue_is_all_or_nothing
                 dropped_claims_and_endings_can_be_asked_again
                 dropped_rounds_can_be_asked_again
+                dropped_completions_can_be_asked_again
             }
 
             claims "at most one run is ever claimed against one sequence; asking again gives the same run, fence and lease" {
@@ -269,6 +271,7 @@ macro_rules! conformance_facts {
                 concurrent_claims_of_one_sequence_agree
                 concurrent_claims_of_many_sequences_never_share_a_run
                 asking_again_gives_the_same_run_fence_and_lease
+                a_claim_is_answered_to_its_worker_and_to_who_takes_over
                 an_idle_sequence_stays_idle
                 a_failed_sequence_claims_nothing
                 outcomes_are_on_record_by_sequence
@@ -290,6 +293,12 @@ macro_rules! conformance_facts {
                 a_run_without_attempts_left_is_dead
                 a_released_run_is_not_counted_and_keeps_its_place
                 an_attempt_that_ended_otherwise_refuses_other_ends
+            }
+
+            completions "completions asked for together are answered in order, each as if it had been asked for alone" {
+                completions_are_answered_in_their_order
+                a_refused_completion_fails_nobody_else
+                completions_that_overlap_agree
             }
 
             queue_order "within a tenant the best ready run comes first: score, then ready tick, then run id" {

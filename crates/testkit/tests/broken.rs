@@ -105,6 +105,8 @@ caught! {
     completion_without_fence_is_caught: CompletionWithoutFence by "leases::a_stale_fence_changes_nothing",
     a_refused_repetition_is_caught: RepetitionRefused by "attempts::a_repeated_completion_succeeds",
     a_claim_for_any_tenant_is_caught: AnyTenant by "claims::only_the_tenant_of_a_reserved_sequence_is_claimed_for",
+    a_claim_answered_to_anybody_is_caught: ClaimAnswersAnybody by "claims::a_claim_is_answered_to_its_worker_and_to_who_takes_over",
+    a_claim_that_nobody_can_take_over_is_caught: ClaimTakesOverNothing by "claims::a_claim_is_answered_to_its_worker_and_to_who_takes_over",
     enqueueing_one_by_one_is_caught: EnqueueOneByOne by "enqueue::other_content_under_a_key_is_refused_whole",
     renewing_a_lost_lease_is_caught: RenewsLostLeases by "leases::a_stale_fence_changes_nothing",
     giving_idle_slots_away_is_caught: IdleSlotsGivenAway by "rounds::every_sequence_of_a_block_ends",
@@ -120,6 +122,8 @@ caught! {
     a_cancellation_that_takes_the_lease_is_caught: CancelTakesTheLease by "control::a_running_run_goes_on_until_its_attempt_ends",
     sleeping_through_work_is_caught: SleepsThrough by "waiting::nobody_waits_for_work_that_is_there",
     pruning_covered_history_is_caught: CoveredHistoryPruned by "history::pruning_keeps_what_a_reservation_covers",
+    one_refusal_for_all_completions_is_caught: OneRefusalRefusesAll by "completions::a_refused_completion_fails_nobody_else",
+    sorted_completions_are_caught: CompletionsSorted by "completions::completions_are_answered_in_their_order",
 }
 
 fn assert_caught<F: Injected>(fact: &str) {

@@ -24,6 +24,7 @@ pub(crate) struct Claim {
     #[serde(with = "text")]
     worker: WorkerName,
     lease: Duration,
+    takes_over: bool,
 }
 
 impl From<&ClaimRequest> for Claim {
@@ -34,6 +35,7 @@ impl From<&ClaimRequest> for Claim {
             tenant: request.tenant.clone(),
             worker: request.worker.clone(),
             lease: request.lease.get(),
+            takes_over: request.takes_over,
         }
     }
 }
@@ -47,6 +49,7 @@ impl Change for Claim {
         let lease = LeaseDuration::new(self.lease).map_err(corrupt)?;
         let mut request = ClaimRequest::new(&policy, self.sequence, self.worker.clone(), lease);
         request.tenant = self.tenant.clone();
+        request.takes_over = self.takes_over;
         at_once(machine.claim(&request))
     }
 }

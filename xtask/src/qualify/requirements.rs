@@ -155,6 +155,10 @@ pub(super) const REQUIREMENTS: &[Requirement] = &[
         proofs: &["policy_change::*"],
     },
     Requirement {
+        title: "a dropped call leaves nothing locked or half done",
+        proofs: &["suite::dropped::*"],
+    },
+    Requirement {
         title: "cancel, requeue, discard",
         proofs: &["suite::conformance::control::*", "suite::control::*"],
     },
@@ -184,6 +188,9 @@ pub(super) const REQUIREMENTS: &[Requirement] = &[
             "suite::other_languages::sql_refuses_*",
             "suite::other_languages::psql_enqueues_*",
             "suite::other_languages::a_client_in_node_*",
+            "suite::other_languages::levels_and_numbers_*",
+            "suite::other_languages::a_payload_that_is_longer_*",
+            "suite::other_languages::a_transaction_that_wakes_*",
         ],
     },
     Requirement {

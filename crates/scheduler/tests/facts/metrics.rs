@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 
 use evenhand_policy::{PoolId, WeightedFairnessPolicy};
 use evenhand_scheduler::{
-    BoxError, Job, JobOutcome, RunContext, Worker, WorkerBuilder, WorkerReport,
+    Backoff, BoxError, Job, JobOutcome, RunContext, Worker, WorkerBuilder, WorkerReport,
 };
 use evenhand_store::{
-    LimitSubject, PolicyRegistration, ReservationStore, RunQueue, RunsMax, StoreErrorKind,
+    LimitSubject, PolicyRegistration, ReservationStore, RunQueue, RunTimeout, RunsMax,
+    StoreErrorKind,
 };
 use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
@@ -18,7 +19,7 @@ use metrics::{
 };
 use tokio::time::sleep;
 
-use crate::store::{Fault, Task, TestStore, policy, policy_of};
+use crate::store::{Fault, Task, TestStore, policy, policy_of, run_of};
 
 /// The job that its handler gives up.
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -40,7 +41,8 @@ async fn give_up(_: Hopeless, _: RunContext) -> Result<JobOutcome, BoxError> {
     Ok(JobOutcome::GiveUp("asked to".to_owned()))
 }
 
-/// Keeps every number by name and labels, as `name{label=value,...}`; of a histogram how often it was recorded.
+/// Keeps every number by name and labels, as `name{label=value,...}`; of a histogram how often it was recorded,
+/// and what was, as `sum of name{label=value,...}`.
 #[derive(Clone, Default)]
 struct Numbers {
     numbers: Arc<Mutex<BTreeMap<String, f64>>>,
@@ -83,8 +85,13 @@ impl GaugeFn for Number {
 }
 
 impl HistogramFn for Number {
-    fn record(&self, _: f64) {
+    fn record(&self, value: f64) {
         self.change(|number| number + 1.0);
+        let sum = Number {
+            numbers: self.numbers.clone(),
+            name: format!("sum of {}", self.name),
+        };
+        sum.change(|number| number + value);
     }
 }
 
@@ -205,8 +212,10 @@ async fn rounds_and_ends_are_told_as_the_report_counts_them() {
         ("evenhand_claims_total{shard=shard,tenant=a}", 3.0),
         ("evenhand_claims_total{shard=shard,tenant=b}", 1.0),
         ("evenhand_queue_wait_seconds{tenant=a}", 3.0),
-        ("evenhand_runs_ended_total{end=completed}", 3.0),
-        ("evenhand_runs_ended_total{end=dead}", 1.0),
+        ("evenhand_runs_ended_total{kind=task,end=completed}", 3.0),
+        ("evenhand_runs_ended_total{kind=hopeless,end=dead}", 1.0),
+        ("evenhand_handler_seconds{kind=task,outcome=complete}", 3.0),
+        ("evenhand_handler_seconds{kind=hopeless,outcome=fail}", 1.0),
         ("evenhand_runs_running{}", 0.0),
         (
             "evenhand_selection_bound_sequences{shard=shard,tenant=quiet}",
@@ -253,6 +262,8 @@ async fn rounds_and_ends_are_told_as_the_report_counts_them() {
         assert!((7.0..=41.0).contains(&paused), "{name}: {paused}");
     }
     assert!(numbers.get("evenhand_oldest_evidence_seconds{shard=shard}") > 7.0);
+    // The model knows of no snapshots, and what nobody can tell is no number.
+    assert!(numbers.get("evenhand_oldest_snapshot_seconds{}").is_nan());
     for tenant in ["a", "b", "paused", "quiet"] {
         let [gap, bound] = ["gap", "bound"].map(|what| {
             numbers.get(&format!(
@@ -262,9 +273,81 @@ async fn rounds_and_ends_are_told_as_the_report_counts_them() {
         assert!(0.0 < gap && gap <= bound, "{tenant}: {gap} {bound}");
     }
     let bounded = "shard=shard tenant=a tenant=b tenant=paused tenant=quiet \
-                   outcome=ran outcome=idle outcome=contended end=completed end=dead";
+                   outcome=ran outcome=idle outcome=contended end=completed end=dead \
+                   kind=task kind=hopeless outcome=complete outcome=fail";
     let bounded = bounded.split(' ').map(str::to_owned).collect();
     assert_eq!(numbers.labels(), bounded);
+}
+
+#[tokio::test(start_paused = true)]
+async fn handlers_are_timed_by_kind_and_outcome_and_kinds_without_one_are_told_as_one() {
+    async fn seven_seconds(_: Task, _: RunContext) -> Result<JobOutcome, BoxError> {
+        sleep(Duration::from_secs(7)).await;
+        Ok(JobOutcome::Done)
+    }
+    let numbers = Numbers::default();
+    let _recording = metrics::set_default_local_recorder(&numbers);
+    let (store, policy) = (TestStore::new(), policy(&[("a", 1)]));
+    store.add("a", 2).await;
+    let mut short = run_of("a", 9);
+    short.timeout = RunTimeout::new(Duration::from_secs(3)).expect("a timeout");
+    let strays = ["stray-1", "stray-2", "stray-3"].map(|kind| {
+        let mut stray = run_of("a", 0);
+        stray.kind = kind.parse().expect("a kind");
+        stray
+    });
+    store.add_all(&[short]).await;
+    store.add_all(&strays).await;
+    let worker = Worker::builder(store.clone(), policy).on::<Task>(seven_seconds);
+    // It ends before the one that failed is ready again.
+    let report = worker
+        .backoff(Backoff::new(
+            Duration::from_mins(1),
+            Duration::from_hours(1),
+        ))
+        .build()
+        .run_until_idle()
+        .await
+        .expect("ended well");
+    assert_eq!(
+        (report.completed, report.failed, report.released),
+        (2, 1, 3)
+    );
+    let [complete, fail] = ["complete", "fail"]
+        .map(|outcome| format!("evenhand_handler_seconds{{kind=task,outcome={outcome}}}"));
+    numbers.expect(&[
+        (&complete, 2.0),
+        (&format!("sum of {complete}"), 14.0),
+        (&fail, 1.0),
+        (&format!("sum of {fail}"), 3.0),
+        ("evenhand_runs_ended_total{kind=task,end=completed}", 2.0),
+        ("evenhand_runs_ended_total{kind=task,end=requeued}", 1.0),
+        ("evenhand_runs_ended_total{kind=other,end=released}", 3.0),
+    ]);
+    let kinds = numbers.labels();
+    let kinds: Vec<_> = kinds
+        .iter()
+        .filter(|label| label.starts_with("kind="))
+        .collect();
+    assert_eq!(kinds, ["kind=other", "kind=task"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_lease_is_told_with_the_time_that_its_handler_had() {
+    let numbers = Numbers::default();
+    let _recording = metrics::set_default_local_recorder(&numbers);
+    let (store, policy) = (TestStore::new(), policy(&[("a", 1)]));
+    store.add("a", 1).await;
+    store.inject("renew", Fault::Hang, usize::MAX);
+    let stuck = Worker::builder(store.clone(), policy).on::<Task>(forever);
+    run_for(stuck, Duration::from_secs(29)).await;
+    let lost = "evenhand_handler_seconds{kind=task,outcome=lease_lost}";
+    numbers.expect(&[
+        ("evenhand_runs_ended_total{kind=task,end=lease_lost}", 1.0),
+        (lost, 1.0),
+    ]);
+    let seconds = numbers.get(&format!("sum of {lost}"));
+    assert!((20.0..30.0).contains(&seconds), "{seconds}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -328,7 +411,7 @@ async fn worker_that_is_dropped_leaves_nothing_running_and_its_leases_are_told_a
     run_for(worker(&store, &policy), Duration::from_mins(1)).await;
     numbers.expect(&[
         ("evenhand_leases_recovered_total{outcome=requeued}", 2.0),
-        ("evenhand_runs_ended_total{end=completed}", 2.0),
+        ("evenhand_runs_ended_total{kind=task,end=completed}", 2.0),
         ("evenhand_runs_running{}", 0.0),
     ]);
 }

@@ -23,6 +23,12 @@ fn worker(store: &TestStore, policy: &WeightedFairnessPolicy) -> WorkerBuilder<T
     Worker::builder(store.clone(), policy.clone()).on::<Task>(done)
 }
 
+async fn done_runs(store: &TestStore) -> usize {
+    let counts = store.counts().await.expect("answered");
+    let done: u64 = counts.iter().map(|counts| counts.done).sum();
+    usize::try_from(done).expect("few runs")
+}
+
 #[tokio::test(start_paused = true)]
 async fn each_part_is_pruned_every_minute_unless_the_store_refuses_for_good() {
     let (off, on) = (WorkerRetention::off(), WorkerRetention::default());
@@ -61,6 +67,38 @@ async fn each_part_is_pruned_every_minute_unless_the_store_refuses_for_good() {
                 "{method} with {fault:?}"
             );
         }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pruning_keeps_up_with_inserts_of_many_batches_a_minute() {
+    let (store, policy) = (TestStore::new(), policy(&[("a", 1)]));
+    let (hour, batch) = (Duration::from_hours(1), 3);
+    let reservations = SchedulerFairnessRetentionPolicy::new(hour, batch).expect("allowed");
+    let history = HistoryRetentionPolicy::new(hour, hour, hour, batch).expect("allowed");
+    let retention = WorkerRetention::off()
+        .reservations(reservations)
+        .history(history);
+    let worker = worker(&store, &policy)
+        .concurrency(1)
+        .retention(retention)
+        .build();
+    let inserting = async {
+        for _ in 0..120 {
+            store.add("a", 10).await;
+            sleep(Duration::from_mins(1)).await;
+        }
+    };
+    let report = worker.run_until(inserting).await.expect("ended well");
+    assert_eq!((report.completed, report.blocks), (1_200, 1_200));
+    // What is kept is an hour of inserts, and what came between the newest two passes.
+    let most = 10 * 64;
+    for (kept, what) in [
+        (store.blocks(&policy).await.len(), "reservations"),
+        (store.records(&policy).await.len(), "outcomes"),
+        (done_runs(&store).await, "done runs"),
+    ] {
+        assert!((10 * 59..=most).contains(&kept), "{what}: {kept}");
     }
 }
 

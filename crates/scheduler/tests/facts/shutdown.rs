@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use evenhand_policy::WeightedFairnessPolicy;
 use evenhand_scheduler::{BoxError, JobOutcome, RunContext, Worker, WorkerBuilder, WorkerReport};
-use evenhand_store::{RunState, StoreErrorKind};
+use evenhand_store::{LeaseDuration, RunState, StoreErrorKind};
 use tokio::time::{Instant, sleep};
 
 use crate::store::{Fault, Task, TestStore, policy};
@@ -67,6 +67,37 @@ async fn runs_that_outlast_the_grace_period_are_released_for_others_at_once() {
     let next = worker(&store, &policy).on::<Task>(for_5_seconds).build();
     let report = next.run_until_idle().await.expect("ended well");
     assert_eq!((report.ran, report.completed), (2, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_are_renewed_during_the_grace_period_of_15_seconds() {
+    let (store, policy) = (TestStore::new(), policy(&[("a", 1)]));
+    let run = store.add("a", 1).await[0];
+    let short = LeaseDuration::new(seconds(2)).expect("a lease");
+    let stubborn = worker(&store, &policy).lease(short).on::<Task>(for_ever);
+    let other = worker(&store, &policy)
+        .lease(short)
+        .on::<Task>(for_5_seconds)
+        .build();
+    let started = Instant::now();
+    let stubborn = stubborn.build();
+    let draining = async {
+        let report = stubborn.run_until(sleep(seconds(1))).await;
+        (report.expect("ended well"), started.elapsed())
+    };
+    let ((first, took), second) = tokio::join!(draining, async {
+        sleep(seconds(1)).await;
+        other
+            .run_until(sleep(seconds(30)))
+            .await
+            .expect("ended well")
+    });
+    // Nobody takes the run away before its worker gives it back.
+    assert_eq!(took, seconds(16));
+    assert_eq!((first.released, first.lease_lost, first.left), (1, 0, 0));
+    assert_eq!(second.completed, 1);
+    let run = store.get(run).await;
+    assert_eq!((run.state, run.attempt), (RunState::Done, 1));
 }
 
 #[tokio::test(start_paused = true)]

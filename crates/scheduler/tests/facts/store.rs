@@ -46,6 +46,7 @@ struct Script {
     faults: Vec<(&'static str, Fault, usize)>,
     calls: Vec<&'static str>,
     renewed: Vec<usize>,
+    completed: Vec<usize>,
     waits: Vec<Duration>,
 }
 
@@ -59,6 +60,7 @@ pub(crate) struct TestStore {
     enqueued: Arc<Notify>,
     wakes: Wakes,
     deserted: bool,
+    keeps_ready: bool,
     round_length_max: ReservationCount,
 }
 
@@ -73,6 +75,7 @@ impl TestStore {
             enqueued: Arc::default(),
             wakes: Wakes::Nobody,
             deserted: false,
+            keeps_ready: false,
             round_length_max: ReservationCount::MAX,
         }
     }
@@ -86,6 +89,12 @@ impl TestStore {
     /// The same store, in which after each reservation somebody else reserves the rest of the cycle, and dies.
     pub(crate) fn with_deserters(mut self) -> Self {
         self.deserted = true;
+        self
+    }
+
+    /// The same store, which keeps to itself who is ready after a round.
+    pub(crate) fn that_tells_no_looks(mut self) -> Self {
+        self.keeps_ready = true;
         self
     }
 
@@ -120,6 +129,11 @@ impl TestStore {
     /// How many leases each call of renew was for.
     pub(crate) fn renewed(&self) -> Vec<usize> {
         self.script.lock().expect("no panic").renewed.clone()
+    }
+
+    /// How many leases each call of `complete_many` was for.
+    pub(crate) fn completed(&self) -> Vec<usize> {
+        self.script.lock().expect("no panic").completed.clone()
     }
 
     /// How long each call of `wait_for_work` asked to wait at most.

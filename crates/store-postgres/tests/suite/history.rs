@@ -8,6 +8,7 @@ use evenhand_store::{
 };
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
+use crate::plans::{keep_statistics_stale, sequential_scans};
 use crate::scene::{Scene, execute, number, policy, run};
 
 const HOUR: i64 = 3_600_000_000;
@@ -121,6 +122,7 @@ async fn long_history(scene: &Scene) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_last_batch_of_a_long_history_costs_no_more_than_the_first_while_a_snapshot_is_held() {
     let scene = Scene::start().await;
+    keep_statistics_stale(&mut scene.database.connect().await).await;
     long_history(&scene).await;
     let mut holder = scene.database.connect().await;
     let mut holding = holder.begin().await.unwrap();
@@ -135,9 +137,11 @@ async fn the_last_batch_of_a_long_history_costs_no_more_than_the_first_while_a_s
     // The first of a session also loads catalogue pages.
     execute(&mut connection, pass).await;
     let first = buffers(&mut connection, pass).await;
+    assert_eq!(sequential_scans(&mut connection, pass).await, 0);
     for _ in 0..37 {
         execute(&mut connection, pass).await;
     }
+    assert_eq!(sequential_scans(&mut connection, pass).await, 0);
     let last = buffers(&mut connection, pass).await;
     let left =
         "SELECT (SELECT count(*) FROM evenhand.outcomes) + (SELECT count(*) FROM evenhand.attempts)

@@ -5,12 +5,14 @@
     reason = "a test that cannot go on fails"
 )]
 
+mod batches;
 mod blocks;
 mod claims;
 mod combine;
 mod concurrency;
 mod conformance;
 mod control;
+mod dropped;
 mod faults;
 mod guards;
 mod history;

@@ -5,15 +5,18 @@ use std::path::{Path, PathBuf};
 use evenhand_policy::TenantId;
 use evenhand_policy::admission::{BasePriority, ValueClass};
 use evenhand_store::{
-    AttemptsMax, CostMicros, Enqueued, IdempotencyKey, NewRun, PageSize, Payload, RunFilter,
-    RunKind, RunQueue, RunState, RunTimeout, StoreErrorKind,
+    AttemptsMax, CostMicros, Enqueued, IdempotencyKey, NewRun, PageSize, Payload,
+    PolicyRegistration, ReservationStore, RunFilter, RunKind, RunQueue, RunState, RunTimeout,
+    StoreErrorKind,
 };
+use evenhand_store_postgres::{ConnectOptions, PostgresStore, migrate};
+use evenhand_testkit::postgres::{ServerOptions, private_server};
 use serde_json::{Value, json};
-use sqlx::AssertSqlSafe;
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use tokio::process::Command;
 use uuid::Uuid;
 
-use crate::scene::{Scene, kind, tenant_id};
+use crate::scene::{Scene, execute, kind, number, policy, tenant_id};
 
 /// What `enqueue_run` answers to these arguments.
 async fn enqueue(scene: &Scene, arguments: &str) -> Result<(Uuid, bool), sqlx::Error> {
@@ -249,6 +252,41 @@ async fn sql_refuses_payloads_that_workers_cannot_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn levels_and_numbers_of_payloads_end_where_those_of_rust_end() {
+    let scene = Scene::start().await;
+    let arrays = |levels: usize| (0..levels).fold(json!(0), |inner, _| json!([inner]));
+    let objects = |levels: usize| (0..levels).fold(json!(0), |inner, _| json!({"a": inner}));
+    for (value, accepted) in [
+        (arrays(127), true),
+        (arrays(128), false),
+        (objects(127), true),
+        (objects(128), false),
+        (json!({"a": arrays(126)}), true),
+        (json!({"a": arrays(127)}), false),
+        (json!(1e308), true),
+        (json!([-1e308]), true),
+        (json!(1e308_f64.next_up()), false),
+        (json!([{"a": 1.1e308}]), false),
+        (json!(-1.1e308), false),
+        (json!(f64::MAX), false),
+        (json!(f64::MIN), false),
+        (json!([5e-324, 0.1, 1e-300, u64::MAX, i64::MIN]), true),
+    ] {
+        let payload = Payload::new(value.clone());
+        assert_eq!(payload.is_ok(), accepted, "{value}");
+        let arguments = format!("tenant => 'a', kind => 'k', payload => '{value}'");
+        let code = code(&scene, &arguments).await;
+        assert_eq!(code.is_none(), accepted, "{value}: {code:?}");
+        if let Ok(payload) = payload {
+            let spec = NewRun::new(tenant_id("a"), "k".parse().unwrap(), payload.clone());
+            let run = scene.store.enqueue(&spec).await.unwrap().run;
+            let run = scene.store.run(run).await.unwrap().unwrap();
+            assert_eq!(run.spec.payload, payload);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_time_in_the_past_means_now_and_columns_may_have_any_collation() {
     let scene = Scene::start().await;
     let arguments = "tenant => 'a' COLLATE \"POSIX\", kind => 'k' COLLATE \"POSIX\",
@@ -258,6 +296,48 @@ async fn a_time_in_the_past_means_now_and_columns_may_have_any_collation() {
     assert_eq!(enqueue(&scene, arguments).await.unwrap(), (first, false));
     let run = scene.store.run(plain_id(first)).await.unwrap().unwrap();
     assert_eq!(run.ready_at, run.enqueued_at);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_payload_that_is_longer_in_rust_than_in_sql_is_read_all_the_same() {
+    let scene = Scene::start().await;
+    // A number beyond 64 bits is a double here, whose text is longer.
+    let numbers = vec!["18446744073709551617"; 11_915].join(", ");
+    let text = format!("{}{numbers}{}", "[".repeat(8), "]".repeat(8));
+    assert_eq!(text.len(), Payload::LENGTH_MAX);
+    let arguments = format!("tenant => 'a', kind => 'k', payload => '{text}'");
+    let (run, _) = enqueue(&scene, &arguments).await.unwrap();
+    let read = scene.store.run(plain_id(run)).await.unwrap().unwrap();
+    let length = read.spec.payload.as_value().to_string().len();
+    assert!(length > Payload::LENGTH_MAX, "{length}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_wakes_somebody_cannot_be_prepared() {
+    // On a server of its own, because others have no room for prepared transactions.
+    let options = ServerOptions::throwaway().setting("max_prepared_transactions", "2");
+    let server = private_server(options).await;
+    let url = server.url("postgres");
+    let options = ConnectOptions::parse(&url).unwrap();
+    migrate(&options).await.unwrap();
+    let store = PostgresStore::connect(options).await.unwrap();
+    let registration = PolicyRegistration::new(policy("primary-v1", &[("a", 1)]));
+    store.register_policy(&registration).await.unwrap();
+    let mut connection = PgConnection::connect(&url).await.unwrap();
+    let enqueue = "BEGIN; SELECT evenhand.enqueue_run('a', 'k')";
+    let prepare = "PREPARE TRANSACTION 'kept'";
+
+    execute(&mut connection, enqueue).await;
+    execute(&mut connection, prepare).await;
+    execute(&mut connection, "COMMIT PREPARED 'kept'").await;
+    let sleep = "SELECT evenhand.fall_asleep('primary-v1', 'w', 60000)";
+    execute(&mut connection, sleep).await;
+    execute(&mut connection, enqueue).await;
+    let refused = connection.execute(prepare).await.unwrap_err();
+    let refusal = refused.into_database_error().expect("the server refuses");
+    assert_eq!(refusal.code().as_deref(), Some("0A000"), "{refusal}");
+    let runs = "SELECT count(*) FROM evenhand.runs";
+    assert_eq!(number(&mut connection, runs).await, 1);
 }
 
 /// psql, where one is installed; the packages of PostgreSQL that tests use bring none.

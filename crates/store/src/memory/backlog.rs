@@ -11,7 +11,8 @@ use jiff::Timestamp;
 
 use super::queue::{Queue, Row};
 use super::ready::{tick_of, wait_ticks};
-use crate::{PoolScoring, RunId, RunState, UnservedRuns};
+use super::shard::Shard;
+use crate::{PoolScoring, ReadyTenants, RunId, RunState, UnservedRuns};
 
 /// A ready run, in the order in which a tenant's runs are claimed: the best comes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,6 +70,24 @@ impl Queue {
             }
         }
         oldest
+    }
+
+    /// Which tenants of the shard's policy have a ready run.
+    pub(super) fn ready_tenants(
+        &self,
+        clock: Timestamp,
+        shard: &Shard,
+        wait_tick: Duration,
+    ) -> ReadyTenants {
+        let (pool, policy) = (shard.pool(), shard.policy());
+        let backlogs = self.backlogs(clock, pool, wait_tick);
+        let next_ready_at = self.next_ready_at(pool, |tenant| {
+            policy.contains(tenant) && !backlogs.contains_key(tenant)
+        });
+        let served = backlogs
+            .into_keys()
+            .filter(|tenant| policy.contains(tenant));
+        ReadyTenants::new(served.collect(), next_ready_at, clock)
     }
 
     /// When the next run becomes ready of a tenant that passes the filter.

@@ -53,7 +53,7 @@ impl Queue {
         request: &ClaimRequest,
     ) -> Result<Claim, StoreError> {
         if let Some(settled) = self.settled.get(&(request.shard.clone(), request.sequence)) {
-            return self.claim_again(settled);
+            return self.claim_again(settled, request);
         }
         shard.require_active()?;
         let claimant = Claimant {
@@ -111,11 +111,13 @@ impl Queue {
         Ok(round)
     }
 
-    /// The answer for a sequence that ended before: the same as long as that is true.
-    fn claim_again(&self, settled: &Settled) -> Result<Claim, StoreError> {
+    /// The answer for a sequence that ended before: the same as long as that is true, and to whom it was given unless it
+    /// is taken over.
+    fn claim_again(&self, settled: &Settled, request: &ClaimRequest) -> Result<Claim, StoreError> {
         match &settled.record.outcome {
-            SequenceOutcome::Ran(_) => self
+            SequenceOutcome::Ran(attempt) => self
                 .still_claimed(settled)
+                .filter(|_| request.takes_over || attempt.worker == request.worker)
                 .map(|claimed| Claim::Ran(Box::new(claimed)))
                 .ok_or_else(super::attempts::lease_lost),
             SequenceOutcome::Idle => Ok(Claim::Idle),

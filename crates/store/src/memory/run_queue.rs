@@ -33,15 +33,7 @@ impl RunQueue for MemoryStore {
         } = &mut *self.state();
         let shard = order.shard(shard)?;
         shard.require_active()?;
-        let (pool, policy) = (shard.pool(), shard.policy());
-        let backlogs = queue.backlogs(*clock, pool, order.wait_tick(pool));
-        let next_ready_at = queue.next_ready_at(pool, |tenant| {
-            policy.contains(tenant) && !backlogs.contains_key(tenant)
-        });
-        let served = backlogs
-            .into_keys()
-            .filter(|tenant| policy.contains(tenant));
-        Ok(ReadyTenants::new(served.collect(), next_ready_at, *clock))
+        Ok(queue.ready_tenants(*clock, shard, order.wait_tick(shard.pool())))
     }
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Claim, StoreError> {
@@ -68,7 +60,12 @@ impl RunQueue for MemoryStore {
         } = &mut *self.state();
         let shard = order.shard(request.shard())?;
         shard.require_block(request)?;
-        queue.claim_round(*clock, shard, &order.scoring(shard.pool()), request)
+        let round = queue.claim_round(*clock, shard, &order.scoring(shard.pool()), request)?;
+        if shard.require_active().is_err() {
+            return Ok(round);
+        }
+        let ready = queue.ready_tenants(*clock, shard, order.wait_tick(shard.pool()));
+        Ok(round.with_ready(ready))
     }
 
     async fn lost_blocks(

@@ -36,6 +36,10 @@ pub enum Fault {
     RepetitionRefused,
     /// The tenant of a claim is not compared with the cycle.
     AnyTenant,
+    /// A claim that is repeated gives the run to whoever asks.
+    ClaimAnswersAnybody,
+    /// A claim is answered to its worker alone, also when that one is gone.
+    ClaimTakesOverNothing,
     /// Runs are enqueued one by one, so that a refused call leaves some behind.
     EnqueueOneByOne,
     /// A lost lease is renewed.
@@ -66,11 +70,15 @@ pub enum Fault {
     SleepsThrough,
     /// Outcomes are pruned by their age alone, while a reservation still covers them.
     CoveredHistoryPruned,
+    /// One refused lease refuses all that are completed together.
+    OneRefusalRefusesAll,
+    /// Completions are answered in the order of their runs.
+    CompletionsSorted,
 }
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 35] = [
         Self::LookupBeforeLock,
         Self::CursorBeforeLock,
         Self::MarkBeforeLookup,
@@ -87,6 +95,8 @@ impl Fault {
         Self::CompletionWithoutFence,
         Self::RepetitionRefused,
         Self::AnyTenant,
+        Self::ClaimAnswersAnybody,
+        Self::ClaimTakesOverNothing,
         Self::EnqueueOneByOne,
         Self::RenewsLostLeases,
         Self::IdleSlotsGivenAway,
@@ -102,5 +112,7 @@ impl Fault {
         Self::CancelTakesTheLease,
         Self::SleepsThrough,
         Self::CoveredHistoryPruned,
+        Self::OneRefusalRefusesAll,
+        Self::CompletionsSorted,
     ];
 }

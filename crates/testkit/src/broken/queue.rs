@@ -9,8 +9,8 @@ use evenhand_store::{
     HistoryReport, HistoryRetentionPolicy, Lease, LeaseDuration, LimitSubject, NewRun, PageSize,
     ReadyTenants, RecoveryReport, Renewal, Reservation, ReservationCount, ReservationStore, Round,
     RoundRequest, Run, RunCounts, RunFilter, RunId, RunLimit, RunPage, RunQueue, RunState, RunsMax,
-    SequenceRecord, StoreError, StoreErrorKind, StoreHealth, TenantHistory, TenantHistoryRequest,
-    UnservedRuns, WaitRequest,
+    SequenceOutcome, SequenceRecord, StoreError, StoreErrorKind, StoreHealth, TenantHistory,
+    TenantHistoryRequest, UnservedRuns, WaitRequest,
 };
 
 use tokio::time::Instant;
@@ -47,6 +47,10 @@ impl RunQueue for BrokenStore {
         if self.has(Fault::LimitWithoutRunning) || self.has(Fault::LimitCheckedTooEarly) {
             return self.claim_past_a_limit(&request).await;
         }
+        if self.has(Fault::ClaimAnswersAnybody) {
+            return self.claim_as_its_worker(&request).await;
+        }
+        request.takes_over &= !self.has(Fault::ClaimTakesOverNothing);
         self.memory.claim(&request).await
     }
 
@@ -120,6 +124,27 @@ impl RunQueue for BrokenStore {
             lease.fence = run.map_or(lease.fence, |run| run.fence);
         }
         self.memory.complete(&lease).await
+    }
+
+    async fn complete_many(
+        &self,
+        leases: &[Lease],
+    ) -> Result<Vec<Result<(), StoreError>>, StoreError> {
+        let mut leases = leases.to_vec();
+        if self.has(Fault::CompletionsSorted) {
+            leases.sort_unstable_by_key(|lease| lease.run);
+        }
+        let mut answers = Vec::with_capacity(leases.len());
+        for lease in &leases {
+            let answer = self.complete(lease).await;
+            if self.has(Fault::OneRefusalRefusesAll) {
+                answer.as_ref().map_err(|error| {
+                    StoreError::new(error.kind(), "one of the leases was refused")
+                })?;
+            }
+            answers.push(answer);
+        }
+        Ok(answers)
     }
 
     async fn fail(&self, lease: &Lease, failure: &Failure) -> Result<FailureOutcome, StoreError> {
@@ -251,12 +276,26 @@ impl BrokenStore {
             for sequence in core::mem::take(&mut round.moved_on) {
                 let (worker, lease) = (request.worker.clone(), request.lease);
                 let asked = ClaimRequest::new(&request.policy, sequence, worker, lease);
-                match self.memory.claim(&asked).await {
+                match self.claim_as_its_worker(&asked).await {
                     Ok(Claim::Ran(claimed)) => round.claimed.push(*claimed),
                     _ => round.moved_on.push(sequence),
                 }
             }
         }
+    }
+
+    /// Claims in the name of whoever has claimed against the sequence, if anybody has.
+    async fn claim_as_its_worker(&self, request: &ClaimRequest) -> Result<Claim, StoreError> {
+        let mut request = request.clone();
+        let (shard, sequence) = (&request.shard, request.sequence);
+        for record in self.memory.sequences(shard, sequence, 1).await? {
+            if let SequenceOutcome::Ran(attempt) = record.outcome
+                && record.sequence == sequence
+            {
+                request.worker = attempt.worker;
+            }
+        }
+        self.memory.claim(&request).await
     }
 
     /// Claims without its tenant's limit, in the default pool, if that limit looked as if it had room for one more.

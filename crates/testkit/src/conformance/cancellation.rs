@@ -125,6 +125,25 @@ pub(super) async fn a_dropped_enqueue_is_all_or_nothing<S: StoreUnderTest>() {
     }
 }
 
+pub(super) async fn dropped_completions_can_be_asked_again<S: StoreUnderTest>() {
+    let scene = Scene::<S>::start().await;
+    for polls in 0..=POLLS_MAX {
+        let first = scene.started().await.lease;
+        let leases = [first, scene.started().await.lease];
+        dropped_after(polls, scene.store.complete_many(&leases)).await;
+        // One by one, so that whatever the dropped call still holds is waited for.
+        for lease in &leases {
+            let again = scene.store.complete(lease).await;
+            again.must("a dropped completion again");
+        }
+    }
+    let counts = scene.store.counts().await.must("the counts");
+    assert_eq!(
+        counts.iter().map(|counts| counts.done).sum::<u64>(),
+        2 * u64::from(POLLS_MAX + 1)
+    );
+}
+
 pub(super) async fn dropped_claims_and_endings_can_be_asked_again<S: StoreUnderTest>() {
     let scene = Scene::<S>::start().await;
     let calls = usize::try_from(POLLS_MAX).must("a number") + 1;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use evenhand_store::{AttemptResult, Claim, RunQueue, RunState, SequenceOutcome, StoreErrorKind};
 
 use super::StoreUnderTest;
-use super::scene::{Must, Scene, at_once, attempt, claim, lease, pool, ran, refused, run, tenant};
+use super::scene::{
+    Must, Scene, at_once, attempt, claim, lease, pool, ran, refused, run, tenant, worker,
+};
 
 pub(super) async fn only_the_tenant_of_a_reserved_sequence_is_claimed_for<S: StoreUnderTest>() {
     let scene = Scene::<S>::start().await;
@@ -167,6 +169,38 @@ pub(super) async fn asking_again_gives_the_same_run_fence_and_lease<S: StoreUnde
         scene.run(second).await.state,
         RunState::Queued,
         "a spent sequence took another run"
+    );
+}
+
+pub(super) async fn a_claim_is_answered_to_its_worker_and_to_who_takes_over<S: StoreUnderTest>() {
+    let scene = Scene::<S>::start().await;
+    scene.enqueue(&run("a")).await;
+    let claimed = scene.claimed("a").await;
+    let mut of_other = claim(&scene.policy, claimed.lease.sequence);
+    of_other.worker = worker("other");
+    for handle in scene.handles(2).await {
+        refused(
+            handle.claim(&of_other).await,
+            StoreErrorKind::LeaseLost,
+            "a claim of what another worker claimed",
+        );
+    }
+    let again = scene
+        .store
+        .claim(&claim(&scene.policy, claimed.lease.sequence))
+        .await;
+    assert_eq!(ran(again.must("the worker's own claim again")), claimed);
+    let taken_over = scene.store.claim(&of_other.clone().taking_over()).await;
+    assert_eq!(ran(taken_over.must("a claim that is taken over")), claimed);
+    scene
+        .store
+        .complete(&claimed.lease)
+        .await
+        .must("a completion");
+    refused(
+        scene.store.claim(&of_other.taking_over()).await,
+        StoreErrorKind::LeaseLost,
+        "a claim of a run that has ended",
     );
 }
 

@@ -166,13 +166,13 @@ pub(super) async fn permits_come_back_with_every_end<S: StoreUnderTest>() {
     };
     let store = &scene.store;
     store
-        .enqueue_many(&vec![in_team("a", "t"); 12])
+        .enqueue_many(&vec![in_team("a", "t"); 16])
         .await
         .must("a backlog");
     limit(&scene, &of_tenant("a"), Some(1)).await;
     limit(&scene, &of_team("t"), Some(1)).await;
     let later = Duration::from_hours(1);
-    for end in 0..6 {
+    for end in 0..7 {
         let lease = scene.claimed("a").await.lease;
         assert_eq!(running(&scene).await, [1, 1]);
         let sequence = scene.sequence_of("a").await;
@@ -200,6 +200,10 @@ pub(super) async fn permits_come_back_with_every_end<S: StoreUnderTest>() {
                 .await
                 .must("a release"),
             4 => store.release(&lease, later).await.must("a release"),
+            5 => {
+                let answers = store.complete_many(core::slice::from_ref(&lease)).await;
+                assert!(answers.must("the completions")[0].is_ok());
+            }
             _ => {
                 scene.advance(Duration::from_mins(1)).await;
                 assert_eq!(

@@ -51,7 +51,7 @@ async fn a_fraction_is_the_same_number_in_every_handle() {
     let (scene, policy) = (Scene::start(), policy());
     let store = scene.registered(&policy).await;
     let mut spec = run("large");
-    // Some of these do not survive their way through JSON to the last bit.
+    // A parser that is not exact changes some of these in the last bit.
     let fractions: Vec<f64> = (1..200).map(|n| f64::from(n).recip().exp()).collect();
     spec.payload = evenhand_store::Payload::new(serde_json::json!(fractions)).unwrap();
     spec.idempotency_key = Some("fractions".parse().unwrap());

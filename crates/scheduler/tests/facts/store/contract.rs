@@ -112,8 +112,12 @@ impl RunQueue for TestStore {
     }
 
     async fn claim_round(&self, request: &RoundRequest) -> Result<Round, StoreError> {
-        self.call("claim_round", self.model.claim_round(request))
-            .await
+        let round = self.call("claim_round", self.model.claim_round(request));
+        let mut round = round.await?;
+        if self.keeps_ready {
+            round.ready = None;
+        }
+        Ok(round)
     }
 
     async fn lost_blocks(
@@ -174,6 +178,22 @@ impl RunQueue for TestStore {
 
     async fn complete(&self, lease: &Lease) -> Result<(), StoreError> {
         self.call("complete", self.model.complete(lease)).await
+    }
+
+    async fn complete_many(
+        &self,
+        leases: &[Lease],
+    ) -> Result<Vec<Result<(), StoreError>>, StoreError> {
+        self.script
+            .lock()
+            .expect("no panic")
+            .completed
+            .push(leases.len());
+        let mut answers = Vec::new();
+        for lease in leases {
+            answers.push(self.complete(lease).await);
+        }
+        Ok(answers)
     }
 
     async fn fail(&self, lease: &Lease, failure: &Failure) -> Result<FailureOutcome, StoreError> {

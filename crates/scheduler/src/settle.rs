@@ -1,0 +1,164 @@
+//! Completions of one worker, made together.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::time::Duration;
+
+use std::sync::Arc;
+
+use evenhand_store::{Lease, RunQueue, StoreError, StoreErrorKind};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::JoinSet;
+use tracing::Instrument;
+
+/// The most completions of one call, so that a call holds its runs and permits for some milliseconds only.
+const TOGETHER_MAX: usize = 128;
+
+/// A call that takes longer does not keep the next one from being made.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Where runs that are done are handed in.
+#[derive(Clone, Debug)]
+pub(crate) struct Completions {
+    asks: mpsc::UnboundedSender<Asked>,
+    coming: Arc<Coming>,
+}
+
+/// Makes the calls for what is handed in: for a run that ends alone at once, and for those that end while a call is under
+/// way together in the next one. There is no timer; the call under way is the window.
+#[derive(Debug)]
+pub(crate) struct Settler {
+    asked: mpsc::UnboundedReceiver<Asked>,
+    coming: Arc<Coming>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    lease: Lease,
+    answer: oneshot::Sender<(Result<(), StoreError>, Ending)>,
+}
+
+/// The permits that are about to come back, because their runs are done.
+#[derive(Debug, Default)]
+struct Coming {
+    in_call: AtomicUsize,
+    ending: AtomicUsize,
+    call_over: Notify,
+}
+
+/// Says that a run which the store has answered is about to end, for as long as it lives.
+#[derive(Debug)]
+pub(crate) struct Ending(Arc<Coming>);
+
+impl Ending {
+    fn new(coming: &Arc<Coming>) -> Self {
+        coming.ending.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(coming))
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.ending.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Completions {
+    /// A place to hand runs in, and who has to [run](Settler::run) for that.
+    pub(crate) fn new() -> (Self, Settler) {
+        let (asks, asked) = mpsc::unbounded_channel();
+        let coming = Arc::new(Coming::default());
+        let settler = Settler {
+            asked,
+            coming: Arc::clone(&coming),
+        };
+        (Self { asks, coming }, settler)
+    }
+
+    /// Completes the run of this lease. The caller is about to end once it has the answer, and keeps the [`Ending`] until
+    /// then.
+    pub(crate) async fn complete(&self, lease: &Lease) -> Result<Ending, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        let lease = lease.clone();
+        // If nobody takes it, nobody answers.
+        let _ = self.asks.send(Asked { lease, answer });
+        let (result, ending) = answered.await.map_err(|_| {
+            // Asked again it would most likely panic again.
+            StoreError::new(StoreErrorKind::Corrupt, "the store panicked")
+        })?;
+        result.map(|()| ending)
+    }
+
+    /// Whether it is worth waiting for [permits to come back](Self::call_over) before a round for `free` permits is made:
+    /// the call under way brings more of them, or has just been answered.
+    ///
+    /// Otherwise rounds as small as the number of runs that happened to be first would cost as much as large ones. It is
+    /// never for long: no call holds a round up for more than a second, and once one has brought its permits, only a call
+    /// for even more runs is worth waiting for.
+    pub(crate) fn are_worth_waiting_for(&self, free: u32) -> bool {
+        let free = usize::try_from(free).unwrap_or(usize::MAX);
+        let coming = &self.coming;
+        coming.ending.load(Ordering::Relaxed) > 0 || coming.in_call.load(Ordering::Relaxed) > free
+    }
+
+    /// Resolves when a call was answered, or is not worth waiting for any more.
+    pub(crate) async fn call_over(&self) {
+        self.coming.call_over.notified().await;
+    }
+}
+
+impl Settler {
+    /// Makes calls until nobody can hand anything in any more.
+    pub(crate) async fn run<Q: RunQueue + 'static>(mut self, queue: Arc<Q>) {
+        let mut calls = JoinSet::new();
+        while let Some(first) = self.asked.recv().await {
+            // Runs that end at the same moment come along.
+            tokio::task::yield_now().await;
+            let mut together = vec![first];
+            while together.len() < TOGETHER_MAX
+                && let Ok(next) = self.asked.try_recv()
+            {
+                together.push(next);
+            }
+            self.coming.in_call.store(together.len(), Ordering::Relaxed);
+            let span = tracing::debug_span!("complete_many", runs = together.len());
+            let call = complete(Arc::clone(&queue), together, Arc::clone(&self.coming));
+            calls.spawn(call.instrument(span));
+            tokio::select! {
+                biased;
+                Some(ended) = calls.join_next() => {
+                    if let Err(error) = ended {
+                        tracing::error!(error = %error, "a completion panicked");
+                    }
+                }
+                () = tokio::time::sleep(PATIENCE) => {}
+            }
+            self.coming.in_call.store(0, Ordering::Relaxed);
+            self.coming.call_over.notify_one();
+        }
+    }
+}
+
+async fn complete<Q: RunQueue>(queue: Arc<Q>, together: Vec<Asked>, coming: Arc<Coming>) {
+    let (leases, answers): (Vec<_>, Vec<_>) = together
+        .into_iter()
+        .map(|asked| (asked.lease, asked.answer))
+        .unzip();
+    match queue.complete_many(&leases).await {
+        Ok(completed) => {
+            for (answer, result) in answers.into_iter().zip(completed) {
+                // Whoever is gone does not want to know.
+                let _ = answer.send((result, Ending::new(&coming)));
+            }
+        }
+        Err(error) => {
+            tracing::debug!(runs = leases.len(), error = %error, "runs were not completed");
+            for answer in answers {
+                let result = Err(StoreError::new(
+                    error.kind(),
+                    "the call for several runs failed",
+                ));
+                let _ = answer.send((result, Ending::new(&coming)));
+            }
+        }
+    }
+}

@@ -1,0 +1,1 @@
+SELECT evenhand.complete_many($1, $2, $3, $4)
