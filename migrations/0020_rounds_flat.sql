@@ -625,7 +625,7 @@ $$;
 -- A round over one reserved sequence whose tenant the caller knows. What was claimed against it is answered to whom it
 -- was given, and to whoever takes over.
 CREATE FUNCTION evenhand.claim(
-    p_shard text, p_sequence bigint, p_tenant text, p_worker text, p_lease_ms bigint, p_takes_over boolean
+    p_shard text, p_sequence bigint, p_tenant text, p_worker text, p_lease_ms bigint, p_takes_over boolean DEFAULT false
 ) RETURNS SETOF evenhand.round_row
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_incremental_sort = off
