@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tracing::Instrument;
 
 /// The most completions of one call, so that a call holds its runs and permits for some milliseconds only.
-const TOGETHER_MAX: usize = 128;
+const TOGETHER_MAX: usize = 256;
 
 /// A call that takes longer does not keep the next one from being made.
 const PATIENCE: Duration = Duration::from_secs(1);

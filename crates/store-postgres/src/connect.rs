@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use std::sync::Arc;
 
-use deadpool::managed::{Manager, Metrics, Pool, RecycleError, RecycleResult};
+use deadpool::managed::{Manager, Metrics, Pool, QueueMode, RecycleError, RecycleResult};
 use evenhand_store::StoreError;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection};
@@ -253,6 +253,8 @@ impl PostgresStore {
             options: options.clone(),
         })
         .max_size(options.connections_max)
+        // The one that was used last has its plans and pages at hand; each other one that is used has to make them too.
+        .queue_mode(QueueMode::Lifo)
         .wait_timeout(Some(options.acquire_timeout))
         .create_timeout(Some(options.acquire_timeout))
         .runtime(deadpool::Runtime::Tokio1)

@@ -18,7 +18,7 @@ use crate::bench::server::{Bench, Database, Regime};
 const PROCESSES: usize = 2;
 const TENANTS: usize = 8;
 /// As many as peers fetch ahead in their fastest setting.
-const PERMITS: usize = 100;
+const PERMITS: usize = 256;
 
 /// How many runs of one tenant are queued before those of the seven others, and how many each of these has.
 const LARGE: usize = 10_000;
