@@ -18,6 +18,10 @@ use crate::bench::server::{Bench, Database, Regime, connect};
 
 const DEADLINE: Duration = Duration::from_mins(1);
 
+/// Runs before the count begins: by then the worker's connections have prepared their statements, each at the price of a
+/// round trip.
+const BEFORE: u64 = 10;
+
 /// There and back together.
 const ADDED: Duration = Duration::from_millis(2);
 
@@ -106,8 +110,8 @@ impl Far {
         ])
     }
 
-    /// How many round trips a worker makes for each of `runs` runs that are queued, from the first run that it handles
-    /// to the last.
+    /// How many round trips a worker makes for each of `runs` runs that are queued, between the first few that it handles
+    /// and the last.
     async fn drain(&self, permits: usize, runs: u64) -> Result<Figure> {
         let handled = Arc::new(Handled::default());
         let worker = counting_worker(&self.shard, &handled)?
@@ -116,7 +120,7 @@ impl Far {
         // Not a number meets no target: that is what a worker gets that does not come to its end.
         let mut made = f64::NAN;
         let end = async {
-            handled.reached(1).await;
+            handled.reached(BEFORE).await;
             self.proxy.reset_counts();
             let first = handled.count();
             handled.reached(runs).await;
