@@ -40,9 +40,33 @@ struct Asked {
 /// The permits that are about to come back, because their runs are done.
 #[derive(Debug, Default)]
 struct Coming {
-    in_call: AtomicUsize,
+    /// Runs that are handed in and not answered, less those of a call that takes too long.
+    handed_in: AtomicUsize,
+    /// Runs that are answered and about to end.
     ending: AtomicUsize,
     call_over: Notify,
+}
+
+/// The runs of one call, for as long as they count as handed in.
+#[derive(Debug)]
+struct InCall {
+    coming: Arc<Coming>,
+    runs: AtomicUsize,
+}
+
+impl InCall {
+    fn new(coming: &Arc<Coming>, runs: usize) -> Self {
+        Self {
+            coming: Arc::clone(coming),
+            runs: AtomicUsize::new(runs),
+        }
+    }
+
+    /// The call is over, or takes too long; once is enough.
+    fn is_over(&self) {
+        let runs = self.runs.swap(0, Ordering::Relaxed);
+        self.coming.handed_in.fetch_sub(runs, Ordering::Relaxed);
+    }
 }
 
 /// Says that a run which the store has answered is about to end, for as long as it lives.
@@ -79,6 +103,7 @@ impl Completions {
     pub(crate) async fn complete(&self, lease: &Lease) -> Result<Ending, StoreError> {
         let (answer, answered) = oneshot::channel();
         let lease = lease.clone();
+        self.coming.handed_in.fetch_add(1, Ordering::Relaxed);
         // If nobody takes it, nobody answers.
         let _ = self.asks.send(Asked { lease, answer });
         let (result, ending) = answered.await.map_err(|_| {
@@ -89,15 +114,15 @@ impl Completions {
     }
 
     /// Whether it is worth waiting for [permits to come back](Self::call_over) before a round for `free` permits is made:
-    /// the call under way brings more of them, or has just been answered.
+    /// runs that are handed in bring more of them, or some have just been answered.
     ///
     /// Otherwise rounds as small as the number of runs that happened to be first would cost as much as large ones. It is
-    /// never for long: no call holds a round up for more than a second, and once one has brought its permits, only a call
-    /// for even more runs is worth waiting for.
+    /// never for long: no call holds a round up for more than a second, and once one has brought its permits, only even
+    /// more runs are worth waiting for.
     pub(crate) fn are_worth_waiting_for(&self, free: u32) -> bool {
         let free = usize::try_from(free).unwrap_or(usize::MAX);
         let coming = &self.coming;
-        coming.ending.load(Ordering::Relaxed) > 0 || coming.in_call.load(Ordering::Relaxed) > free
+        coming.ending.load(Ordering::Relaxed) > 0 || coming.handed_in.load(Ordering::Relaxed) > free
     }
 
     /// Resolves when a call was answered, or is not worth waiting for any more.
@@ -111,17 +136,10 @@ impl Settler {
     pub(crate) async fn run<Q: RunQueue + 'static>(mut self, queue: Arc<Q>) {
         let mut calls = JoinSet::new();
         while let Some(first) = self.asked.recv().await {
-            // Runs that end at the same moment come along.
-            tokio::task::yield_now().await;
-            let mut together = vec![first];
-            while together.len() < TOGETHER_MAX
-                && let Ok(next) = self.asked.try_recv()
-            {
-                together.push(next);
-            }
-            self.coming.in_call.store(together.len(), Ordering::Relaxed);
+            let together = self.with_those_that_end_too(first).await;
+            let in_call = Arc::new(InCall::new(&self.coming, together.len()));
             let span = tracing::debug_span!("complete_many", runs = together.len());
-            let call = complete(Arc::clone(&queue), together, Arc::clone(&self.coming));
+            let call = complete(Arc::clone(&queue), together, Arc::clone(&in_call));
             calls.spawn(call.instrument(span));
             tokio::select! {
                 biased;
@@ -132,33 +150,51 @@ impl Settler {
                 }
                 () = tokio::time::sleep(PATIENCE) => {}
             }
-            self.coming.in_call.store(0, Ordering::Relaxed);
+            in_call.is_over();
             self.coming.call_over.notify_one();
+        }
+    }
+
+    /// Runs that end at the same moment come along: as long as others end while everybody else gets a turn.
+    async fn with_those_that_end_too(&mut self, first: Asked) -> Vec<Asked> {
+        let mut together = vec![first];
+        loop {
+            let before = together.len();
+            tokio::task::yield_now().await;
+            while together.len() < TOGETHER_MAX
+                && let Ok(next) = self.asked.try_recv()
+            {
+                together.push(next);
+            }
+            if together.len() == before {
+                return together;
+            }
         }
     }
 }
 
-async fn complete<Q: RunQueue>(queue: Arc<Q>, together: Vec<Asked>, coming: Arc<Coming>) {
+async fn complete<Q: RunQueue>(queue: Arc<Q>, together: Vec<Asked>, in_call: Arc<InCall>) {
     let (leases, answers): (Vec<_>, Vec<_>) = together
         .into_iter()
         .map(|asked| (asked.lease, asked.answer))
         .unzip();
-    match queue.complete_many(&leases).await {
-        Ok(completed) => {
-            for (answer, result) in answers.into_iter().zip(completed) {
-                // Whoever is gone does not want to know.
-                let _ = answer.send((result, Ending::new(&coming)));
-            }
-        }
+    let results = match queue.complete_many(&leases).await {
+        Ok(results) => results,
         Err(error) => {
             tracing::debug!(runs = leases.len(), error = %error, "runs were not completed");
-            for answer in answers {
-                let result = Err(StoreError::new(
-                    error.kind(),
-                    "the call for several runs failed",
-                ));
-                let _ = answer.send((result, Ending::new(&coming)));
-            }
+            let failed = || StoreError::new(error.kind(), "the call for several runs failed");
+            leases.iter().map(|_| Err(failed())).collect()
         }
+    };
+    // All of them at once, so that nobody takes the first permit that comes back for all that do.
+    let answers: Vec<_> = answers
+        .into_iter()
+        .zip(results)
+        .map(|(answer, result)| (answer, (result, Ending::new(&in_call.coming))))
+        .collect();
+    in_call.is_over();
+    for (answer, ended) in answers {
+        // Whoever is gone does not want to know.
+        let _ = answer.send(ended);
     }
 }

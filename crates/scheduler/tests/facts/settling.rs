@@ -31,6 +31,28 @@ async fn runs_that_end_at_once_are_completed_together() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn round_is_not_made_for_the_run_that_ended_first_while_others_are_handed_in() {
+    let store = TestStore::new();
+    store.add("a", 64).await;
+    let begun = AtomicUsize::new(0);
+    // One of each round is a little faster, and the others end while it is being completed.
+    let handler = move |_: Task, _: RunContext| {
+        let is_fast = begun.fetch_add(1, Ordering::Relaxed).is_multiple_of(16);
+        async move {
+            sleep(Duration::from_millis(if is_fast { 10 } else { 12 })).await;
+            Ok::<_, BoxError>(JobOutcome::Done)
+        }
+    };
+    store.inject("complete", Fault::Late(Duration::from_millis(4)), 64);
+    let worker = Worker::builder(store.clone(), policy(&[("a", 1)]))
+        .concurrency(16)
+        .on::<Task>(handler);
+    let report = worker.build().run_until_idle().await.expect("ended well");
+    assert_eq!((report.completed, report.blocks), (64, 4));
+    assert_eq!(store.completed(), [1, 15, 1, 15, 1, 15, 1, 15]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn run_that_ends_alone_is_completed_at_once() {
     let store = TestStore::new();
     store.add("a", 1).await;

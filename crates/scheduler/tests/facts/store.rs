@@ -28,6 +28,8 @@ pub(crate) enum Fault {
     Hang,
     /// The store panics.
     Panic,
+    /// It is done after this long.
+    Late(Duration),
 }
 
 /// Whom a store wakes.
@@ -243,6 +245,10 @@ impl TestStore {
             }
             Some(Fault::Hang) => core::future::pending().await,
             Some(Fault::Panic) => panic!("injected"),
+            Some(Fault::Late(pause)) => {
+                tokio::time::sleep(pause).await;
+                work.await
+            }
         }
     }
 }
