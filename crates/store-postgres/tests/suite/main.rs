@@ -29,6 +29,7 @@ mod settings;
 mod statements;
 mod storm;
 mod succession;
+mod terms;
 mod transactions;
 mod wake;
 mod watch;

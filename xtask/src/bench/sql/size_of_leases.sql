@@ -1,1 +1,2 @@
-SELECT pg_catalog.pg_total_relation_size('evenhand.leases')::float8;
+SELECT (pg_catalog.pg_total_relation_size('evenhand.leases')
+      + pg_catalog.pg_total_relation_size('evenhand.terms'))::float8;
