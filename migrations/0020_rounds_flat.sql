@@ -374,17 +374,27 @@ BEGIN
 END
 $$;
 
--- Writes the names of runs on the permits of their tenants that were locked for them.
+-- Writes the names of runs on the permits of their tenants that were locked for them. Each is looked up for itself, which
+-- a join leaves to the planner: it would rather read all permits of the pool for each run when its statistics are old.
 CREATE FUNCTION evenhand.take_tenant_permits(
     p_pool_key integer, p_winners evenhand.winner[]
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    UPDATE evenhand.permits AS p SET run_id = r.id
-    FROM unnest(p_winners) AS w
-    JOIN evenhand.runs AS r ON r.ctid = w.place
-    WHERE p.pool_key = p_pool_key AND p.kind = 'tenant' AND p.name = r.tenant AND p.ordinal = w.tenant_permit;
+    UPDATE evenhand.permits AS p SET run_id = h.run_id
+    FROM (
+        SELECT r.id AS run_id, k.place
+        FROM unnest(p_winners) AS w
+        JOIN evenhand.runs AS r ON r.ctid = w.place
+        CROSS JOIN LATERAL (
+            SELECT k.ctid AS place FROM evenhand.permits AS k
+            WHERE k.pool_key = p_pool_key AND k.kind = 'tenant' AND k.name = r.tenant AND k.ordinal = w.tenant_permit
+            OFFSET 0
+        ) AS k
+        WHERE w.tenant_permit IS NOT NULL
+    ) AS h
+    WHERE p.ctid = h.place;
 END
 $$;
 
@@ -445,8 +455,13 @@ DECLARE
     v_now timestamptz := evenhand.clock();
     v_now_tick bigint := evenhand.tick_of(v_now, p_pool.wait_tick_ms);
     v_open int4multirange := nullif(p_open, int4multirange(int4range(0, p_count)));
+    -- Whether there is any, of tenants and of teams: others pay for one look each, however many limits there are.
     v_limits evenhand.limit_kind[] := ARRAY(
-        SELECT DISTINCT l.kind FROM evenhand.limits AS l WHERE l.pool_key = p_pool.pool_key);
+        SELECT k.kind
+        FROM unnest(enum_range(NULL::evenhand.limit_kind)) AS k (kind)
+        CROSS JOIN LATERAL (
+            SELECT FROM evenhand.limits AS l WHERE l.pool_key = p_pool.pool_key AND l.kind = k.kind LIMIT 1
+        ) AS l);
     v_contenders evenhand.contender[];
     v_winners evenhand.winner[];
     v_expires_at timestamptz;
@@ -541,7 +556,8 @@ BEGIN
         SELECT a.sequence, l.expires_at, l.run_id
         FROM evenhand.attempts AS a
         LEFT JOIN LATERAL (
-            SELECT l.run_id, l.expires_at FROM evenhand.leases AS l
+            SELECT l.run_id, coalesce(t.expires_at, l.expires_at) AS expires_at
+            FROM evenhand.leases AS l LEFT JOIN evenhand.terms AS t ON t.term = l.term
             WHERE l.run_id = a.run_id AND l.fence = a.fence AND (p_worker IS NULL OR a.worker = p_worker) OFFSET 0
         ) AS l ON true
         WHERE a.shard_key = p_shard_key AND a.sequence BETWEEN p_first AND p_first + (p_count - 1)

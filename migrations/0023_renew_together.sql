@@ -175,42 +175,4 @@ BEGIN
 END
 $$;
 
--- What is on record of a block: the worker's own runs while their leases live, or everybody's without a worker; whose
--- run has moved on; and what was contended or failed.
-CREATE OR REPLACE FUNCTION evenhand.round_on_record(p_shard_key integer, p_first bigint, p_count integer, p_worker text)
-RETURNS SETOF evenhand.round_row
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY
-    WITH ran AS (
-        SELECT a.sequence, l.expires_at, l.run_id
-        FROM evenhand.attempts AS a
-        LEFT JOIN LATERAL (
-            SELECT l.run_id, coalesce(t.expires_at, l.expires_at) AS expires_at
-            FROM evenhand.leases AS l LEFT JOIN evenhand.terms AS t ON t.term = l.term
-            WHERE l.run_id = a.run_id AND l.fence = a.fence AND (p_worker IS NULL OR a.worker = p_worker) OFFSET 0
-        ) AS l ON true
-        WHERE a.shard_key = p_shard_key AND a.sequence BETWEEN p_first AND p_first + (p_count - 1)
-    )
-    SELECT 'ran', ARRAY[n.sequence], evenhand.micros(n.expires_at), v.*, NULL::text[], NULL::bigint, NULL::bigint
-    FROM ran AS n
-    CROSS JOIN LATERAL (SELECT r FROM evenhand.runs AS r WHERE r.id = n.run_id OFFSET 0) AS r
-    CROSS JOIN LATERAL evenhand.run_row_of(r.r) AS v
-    UNION ALL
-    SELECT m.*
-    FROM (SELECT array_agg(n.sequence) AS sequences FROM ran AS n WHERE n.run_id IS NULL HAVING count(*) > 0) AS n
-    CROSS JOIN LATERAL evenhand.about('moved_on', n.sequences) AS m
-    UNION ALL
-    SELECT m.*
-    FROM (
-        SELECT array_agg(o.first_sequence + c.at) AS sequences
-        FROM evenhand.outcomes AS o CROSS JOIN LATERAL unnest(o.contended || o.failed) AS c (at)
-        WHERE o.shard_key = p_shard_key AND o.first_sequence BETWEEN p_first AND p_first + (p_count - 1)
-        HAVING count(*) > 0
-    ) AS n
-    CROSS JOIN LATERAL evenhand.about('contended', n.sequences) AS m;
-END
-$$;
-
 GRANT SELECT ON evenhand.terms TO evenhand_observer;

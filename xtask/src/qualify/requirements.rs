@@ -143,8 +143,23 @@ pub(super) const REQUIREMENTS: &[Requirement] = &[
         proofs: &["suite::conformance::lost_blocks::*", "suite::blocks::*"],
     },
     Requirement {
+        title: "leases that are renewed together",
+        proofs: &["suite::conformance::leases::*", "suite::terms::*"],
+    },
+    Requirement {
         title: "limits are exact",
         proofs: &["suite::conformance::limits::*", "suite::limits::*"],
+    },
+    Requirement {
+        title: "completions of the same runs meet without a deadlock",
+        proofs: &[
+            "suite::conformance::completions::*",
+            "suite::completions::*",
+        ],
+    },
+    Requirement {
+        title: "a worker with nothing to do writes nothing",
+        proofs: &["postgres_worker::*"],
     },
     Requirement {
         title: "one active shard a pool",

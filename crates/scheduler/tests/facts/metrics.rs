@@ -280,6 +280,26 @@ async fn rounds_and_ends_are_told_as_the_report_counts_them() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn age_of_the_oldest_snapshot_is_told_until_it_is_hidden() {
+    let numbers = Numbers::default();
+    let _recording = metrics::set_default_local_recorder(&numbers);
+    let (store, policy) = (TestStore::new(), policy(&[("a", 1)]));
+    // Each is told by the next health pass, which is due every 7.5 to 22.5 seconds.
+    let telling = async {
+        for age in [90_500, 0] {
+            store.tell_snapshot_age(Some(Duration::from_millis(age)));
+            sleep(Duration::from_secs(23)).await;
+            let told = Duration::from_millis(age).as_secs_f64();
+            numbers.expect(&[("evenhand_oldest_snapshot_seconds{}", told)]);
+        }
+        store.tell_snapshot_age(None);
+    };
+    let watching = run_for(worker(&store, &policy), Duration::from_secs(70));
+    tokio::join!(watching, telling);
+    assert!(numbers.get("evenhand_oldest_snapshot_seconds{}").is_nan());
+}
+
+#[tokio::test(start_paused = true)]
 async fn handlers_are_timed_by_kind_and_outcome_and_kinds_without_one_are_told_as_one() {
     async fn seven_seconds(_: Task, _: RunContext) -> Result<JobOutcome, BoxError> {
         sleep(Duration::from_secs(7)).await;

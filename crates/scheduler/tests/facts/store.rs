@@ -50,6 +50,7 @@ struct Script {
     renewed: Vec<usize>,
     completed: Vec<usize>,
     waits: Vec<Duration>,
+    snapshot_age: Option<Duration>,
 }
 
 /// A model store whose clock goes with tokio's. Clones share everything, as processes share a database.
@@ -113,6 +114,11 @@ impl TestStore {
             .expect("no panic")
             .faults
             .push((method, fault, times));
+    }
+
+    /// From now on the oldest snapshot is said to be held for this long, or for how long is said to be hidden.
+    pub(crate) fn tell_snapshot_age(&self, age: Option<Duration>) {
+        self.script.lock().expect("no panic").snapshot_age = age;
     }
 
     /// From now on everything works again.

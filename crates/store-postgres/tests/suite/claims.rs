@@ -1,7 +1,8 @@
 //! The claim takes exactly the run that the pure order puts first.
 
-use evenhand_store::{Claim, RunQueue, SequenceOutcome};
-use sqlx::{Connection as _, PgConnection};
+use evenhand_store::{Claim, LimitSubject, NewRun, RunQueue, RunsMax, SequenceOutcome};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use uuid::Uuid;
 
 use crate::scene::{Scene, execute, number, ran, run, wait_until};
 
@@ -123,4 +124,66 @@ async fn a_run_counts_as_claimed_from_when_it_was_locked() {
         panic!("the claim is not on record: {records:?}")
     };
     assert!(attempt.claimed_at.as_microsecond() >= let_go_at);
+}
+
+/// Runs of `a` that are ready since one moment, with this many different priorities.
+fn ready_together(runs: u32, priorities: u32) -> Vec<NewRun> {
+    (0..runs)
+        .map(|n| {
+            let mut run = run("a");
+            run.base_priority = (n % priorities).try_into().expect("a priority");
+            run
+        })
+        .collect()
+}
+
+/// The best of them, from the one in this place on.
+fn best(place: u32, count: u32) -> String {
+    format!(
+        "SELECT r.id FROM evenhand.runs AS r WHERE r.state = 'queued'
+         ORDER BY r.rank DESC, r.ready_tick, r.id OFFSET {place} LIMIT {count}"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_takes_the_next_best_behind_64_that_others_hold_and_looks_no_further() {
+    // Runs of one rank, of several, and in a pool in which a team is limited are found in three ways.
+    for (priorities, a_team_is_limited) in [(1, false), (50, false), (50, true)] {
+        let scene = Scene::start().await;
+        let runs = ready_together(80, priorities);
+        scene.store.enqueue_many(&runs).await.unwrap();
+        if a_team_is_limited {
+            let another = LimitSubject::Team("another".parse().unwrap());
+            let limit = scene
+                .store
+                .set_limit(&runs[0].pool, &another, RunsMax::new(1).ok());
+            limit.await.unwrap();
+        }
+        for (held, is_reached) in [(64, true), (65, false), (70, false)] {
+            let case = format!("{held} held, {priorities} priorities, {a_team_is_limited}");
+            let next_best: Uuid = sqlx::query_scalar(AssertSqlSafe(best(held, 1)))
+                .fetch_one(&mut scene.database.connect().await)
+                .await
+                .unwrap();
+            let mut holder = scene.database.connect().await;
+            let mut holding = holder.begin().await.unwrap();
+            execute(&mut holding, &(best(0, held) + " FOR NO KEY UPDATE")).await;
+            let sequence = scene.sequence_of("a").await;
+            let claim = scene.claim(sequence).await;
+            holding.rollback().await.unwrap();
+            let records = scene
+                .store
+                .sequences(scene.policy.shard(), sequence, 1)
+                .await;
+            let outcome = &records.unwrap()[0].outcome;
+            if is_reached {
+                let claimed = ran(claim);
+                assert_eq!(claimed.run.id.as_uuid(), next_best, "{case}");
+                scene.store.complete(&claimed.lease).await.unwrap();
+            } else {
+                assert_eq!(claim, Claim::Contended, "{case}");
+                assert_eq!(*outcome, SequenceOutcome::Contended, "{case}");
+            }
+        }
+    }
 }

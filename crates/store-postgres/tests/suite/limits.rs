@@ -4,14 +4,14 @@ use core::time::Duration;
 
 use evenhand_policy::PoolId;
 use evenhand_store::{
-    Claim, ClaimRequest, LimitSubject, ReservationStore, RoundRequest, RunQueue, RunsMax,
-    StoreErrorKind,
+    Claim, ClaimRequest, Failure, LimitSubject, ReservationStore, Retry, RoundRequest, RunQueue,
+    RunsMax, StoreErrorKind,
 };
 use evenhand_store_postgres::PostgresStore;
 use futures::future::join_all;
 use sqlx::Connection as _;
 
-use crate::scene::{Scene, execute, kind, lease, number, request, run, wait_until, worker};
+use crate::scene::{Scene, execute, kind, lease, number, ran, request, run, wait_until, worker};
 
 fn pool() -> PoolId {
     "default".parse().expect("a pool")
@@ -225,7 +225,7 @@ async fn every_end_of_an_attempt_gives_its_permits_back() {
             .await
             .unwrap();
     }
-    let give_up = evenhand_store::Failure::new("no", evenhand_store::Retry::GiveUp);
+    let give_up = Failure::new("no", Retry::GiveUp);
     for end in ["completed", "failed", "released", "expired"] {
         let claimed = scene.claimed("a").await;
         assert_eq!(scene.number(free).await, 0);
@@ -256,4 +256,50 @@ async fn every_end_of_an_attempt_gives_its_permits_back() {
     }
     scene.store.complete(&claimed.lease).await.unwrap();
     assert_eq!(scene.number(free).await, 4);
+}
+
+/// A number that changes when anybody writes, locks, adds or removes a permit: a lock leaves its transaction in the row.
+const PERMITS: &str = "SELECT hashtextextended(string_agg(ROW(p.ctid, p.xmin, p.xmax, p.*)::text, ';' ORDER BY p.ctid), 0)
+    FROM evenhand.permits AS p";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_of_tenants_without_a_limit_write_and_lock_no_permit() {
+    let limited_team = LimitSubject::Team("limited".parse().unwrap());
+    for limits in [vec![tenant("b")], vec![tenant("b"), limited_team]] {
+        let scene = Scene::start().await;
+        for subject in &limits {
+            scene
+                .store
+                .set_limit(&pool(), subject, Some(runs(20)))
+                .await
+                .unwrap();
+        }
+        // The round goes over all tenants, of whom only `a` has ready runs.
+        scene.store.enqueue_many(&vec![run("a"); 12]).await.unwrap();
+        let before = scene.number(PERMITS).await;
+        let block = scene.reserve(8).await;
+        let round = RoundRequest::new(&scene.policy, &block, worker(), lease(), 8);
+        let round = scene.store.claim_round(&round).await.unwrap();
+        let leases: Vec<_> = round.claimed.into_iter().map(|run| run.lease).collect();
+        assert_eq!(leases.len(), 6);
+        scene.store.enqueue_many(&vec![run("b"); 4]).await.unwrap();
+        let single = ran(scene.claim(scene.sequence_of("a").await).await).lease;
+        scene.store.renew(&leases, lease()).await.unwrap();
+        scene.store.complete(&single).await.unwrap();
+        let answers = scene.store.complete_many(&leases[..3]).await.unwrap();
+        assert!(answers.iter().all(Result::is_ok));
+        let give_up = Failure::new("no", Retry::GiveUp);
+        scene.store.fail(&leases[3], &give_up).await.unwrap();
+        scene
+            .store
+            .release(&leases[4], Duration::ZERO)
+            .await
+            .unwrap();
+        scene.database.move_clock(31_000_000).await;
+        assert_eq!(scene.store.recover(10).await.unwrap().requeued, 1);
+        assert_eq!(scene.number(PERMITS).await, before, "{limits:?}");
+        // It is a number that a claim of the limited tenant does change.
+        ran(scene.claim(scene.sequence_of("b").await).await);
+        assert_ne!(scene.number(PERMITS).await, before, "{limits:?}");
+    }
 }

@@ -9,6 +9,7 @@ mod batches;
 mod blocks;
 mod claims;
 mod combine;
+mod completions;
 mod concurrency;
 mod conformance;
 mod control;

@@ -7,7 +7,7 @@ use crate::scene::{Scene, execute, number, policy, run};
 
 /// The buffers that a statement touches, found ones and read ones, in its second run of a session: the first also loads
 /// catalogue pages.
-async fn buffers(connection: &mut PgConnection, sql: &str) -> u64 {
+pub(crate) async fn buffers(connection: &mut PgConnection, sql: &str) -> u64 {
     let explain = format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}");
     let mut touched = 0;
     for _ in 0..2 {
@@ -52,6 +52,8 @@ pub(crate) async fn keep_statistics_stale(connection: &mut PgConnection) {
         "outcomes",
         "attempts",
         "leases",
+        "limits",
+        "permits",
         "shard_slots",
     ] {
         execute(
@@ -143,15 +145,161 @@ async fn a_round_reads_about_as_much_of_100000_runs_as_of_1000() {
     assert_eq!(sequential_scans(&mut connection, &rounds[1]).await, 0);
 }
 
+/// How often a permit is read or written by a statement, which is rolled back.
+async fn permits_touched(connection: &mut PgConnection, sql: &str) -> i64 {
+    let touched = "SELECT (seq_tup_read + coalesce(idx_tup_fetch, 0) + n_tup_ins + n_tup_upd + n_tup_del)::bigint
+        FROM pg_stat_xact_user_tables WHERE schemaname = 'evenhand' AND relname = 'permits'";
+    counted(connection, sql, touched).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_costs_the_claims_of_other_tenants_a_look_at_who_is_limited() {
+    let scene = Scene::start().await;
+    scene.reserve(1).await;
+    scene.reserve(85).await;
+    let claims = [
+        CLAIM.to_owned(),
+        round(0, 1, 1, "NULL, NULL"),
+        round(1, 85, 64, "NULL, NULL"),
+    ];
+    let mut connection = scene.database.connect().await;
+    keep_statistics_stale(&mut connection).await;
+    backlog(&mut connection, 1_000).await;
+    let measure = async |connection: &mut PgConnection| {
+        let mut measured = Vec::new();
+        for claim in &claims {
+            measured.push(buffers(connection, claim).await);
+        }
+        measured
+    };
+    let without = measure(&mut connection).await;
+    for limits in [
+        "SELECT evenhand.set_limit('default', 'tenant', name, 10000) FROM unnest('{b,c,d}'::text[]) AS name",
+        "SELECT evenhand.set_limit('default', 'tenant', md5(n::text), 1) FROM generate_series(1, 2000) AS n",
+    ] {
+        execute(&mut connection, limits).await;
+    }
+    let with = measure(&mut connection).await;
+    println!(
+        "buffers of a claim, a round of 1 and of 64 without limits {without:?}, with {with:?}"
+    );
+    for (claim, runs) in claims.iter().zip([1, 1, 64]) {
+        assert_eq!(permits_touched(&mut connection, claim).await, 0, "{runs}");
+    }
+    for (with, without) in with.iter().zip(&without) {
+        assert!(*with <= without + 20, "{without} {with}");
+    }
+}
+
 /// How often a statement, which is rolled back, reads a table that grows from end to end.
 pub(crate) async fn sequential_scans(connection: &mut PgConnection, sql: &str) -> i64 {
-    execute(connection, "BEGIN").await;
-    execute(connection, sql).await;
     let scans = "SELECT sum(seq_scan)::bigint FROM pg_stat_xact_user_tables
-        WHERE schemaname = 'evenhand' AND relname IN ('runs', 'reservations', 'outcomes', 'attempts', 'leases')";
-    let scans = number(connection, scans).await;
+        WHERE schemaname = 'evenhand'
+          AND relname IN ('runs', 'reservations', 'outcomes', 'attempts', 'leases', 'permits')";
+    counted(connection, sql, scans).await
+}
+
+/// By how much a statement, which is rolled back, raises a counter of its session.
+async fn counted(connection: &mut PgConnection, sql: &str, counter: &str) -> i64 {
+    execute(connection, "BEGIN").await;
+    // Earlier statements are counted here too until the session has told them to the server.
+    let before = number(connection, counter).await;
+    execute(connection, sql).await;
+    let after = number(connection, counter).await;
     execute(connection, "ROLLBACK").await;
-    scans
+    after - before
+}
+
+/// Finished runs and their attempts, from the number `first` on.
+async fn history(connection: &mut PgConnection, first: i64, runs: i64) {
+    let last = first + runs - 1;
+    execute(
+        connection,
+        &format!(
+            "WITH ended AS (
+                 INSERT INTO evenhand.runs (id, ready_tick, ready_at, enqueued_at, finished_at, fence, cost_micros, timeout_ms,
+                     pool_key, rank, attempt, attempts_max, base_priority, state, value_class, tenant, team, kind, payload)
+                 SELECT gen_random_uuid(), 0, now(), now(), now(), 1, n, 1, p.pool_key, 0, 1, 1, 0, 'done', 'standard',
+                        CASE WHEN n % 2 = 0 THEN 'a' ELSE 'b' END, 't', 'k', '1'
+                 FROM evenhand.pools AS p, generate_series({first}, {last}) AS n
+                 RETURNING id, tenant, cost_micros AS n
+             )
+             INSERT INTO evenhand.attempts
+                 (shard_key, sequence, run_id, fence, tenant, worker, ready_at, claimed_at, ended_at, result)
+             SELECT s.shard_key, e.n, e.id, 1, e.tenant, 'w', now(), now(), now(), 'completed'
+             FROM evenhand.shards AS s, ended AS e"
+        ),
+    )
+    .await;
+}
+
+/// Completes the runs that a tenant has running; with other fences when the leases are to be lost.
+async fn completion(connection: &mut PgConnection, tenant: &str, fences_ahead: i64) -> String {
+    let lists: [String; 3] = sqlx::query_as(AssertSqlSafe(format!(
+        "SELECT quote_literal(array_agg(l.run_id)), quote_literal(array_agg(l.fence + {fences_ahead})),
+                quote_literal(array_agg(l.sequence))
+         FROM evenhand.leases AS l JOIN evenhand.runs AS r ON r.id = l.run_id WHERE r.tenant = '{tenant}'"
+    )))
+    .fetch_one(connection)
+    .await
+    .map(|(runs, fences, sequences)| [runs, fences, sequences])
+    .expect("the leases");
+    let [runs, fences, sequences] = lists;
+    format!(
+        "SELECT evenhand.complete_many(
+             {runs}, {fences}, array_fill('primary-v1'::text, ARRAY[cardinality({runs}::uuid[])]), {sequences})"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn completing_64_runs_reads_about_as_much_beside_100000_ended_ones_as_beside_1000() {
+    const BEYOND: i64 = 1_000_000;
+    let scene = Scene::with(policy("primary-v1", &[("a", 1), ("b", 1)])).await;
+    let mut connection = scene.database.connect().await;
+    keep_statistics_stale(&mut connection).await;
+    history(&mut connection, BEYOND, 1_000).await;
+    let limit = "SELECT evenhand.set_limit('default', 'tenant', 'b', 10000)";
+    execute(&mut connection, limit).await;
+    let runs: Vec<_> = (0..128).map(|n| run(["a", "b"][n % 2])).collect();
+    scene.store.enqueue_many(&runs).await.unwrap();
+    scene.reserve(128).await;
+    execute(&mut connection, &round(0, 128, 128, "NULL, NULL")).await;
+    let completions = [
+        completion(&mut connection, "a", 0).await,
+        completion(&mut connection, "b", 0).await,
+        completion(&mut connection, "a", 1).await,
+    ];
+    let measure = async |connection: &mut PgConnection| {
+        let mut measured = Vec::new();
+        for completion in &completions {
+            measured.push(buffers(connection, completion).await);
+            assert_eq!(sequential_scans(connection, completion).await, 0);
+        }
+        measured
+    };
+    let small = measure(&mut connection).await;
+    history(&mut connection, BEYOND + 1_000, 99_000).await;
+    let stale = measure(&mut connection).await;
+    execute(
+        &mut connection,
+        "VACUUM ANALYZE evenhand.runs, evenhand.attempts, evenhand.leases",
+    )
+    .await;
+    let mut connection = scene.database.connect().await;
+    let fresh = measure(&mut connection).await;
+    println!(
+        "buffers of completing 64 runs, 64 with permits, and 64 lost ones beside 1000 ended ones {small:?}, beside 100000 {stale:?} with stale and {fresh:?} with fresh statistics"
+    );
+    for large in [stale, fresh] {
+        for (large, small) in large.iter().zip(&small) {
+            assert!(*large <= small * 2, "{small} {large}");
+        }
+    }
+    // What was measured is what completes them.
+    for (completion, completed) in completions.iter().rev().zip([0, 64, 64]) {
+        let answers = format!("SELECT count(*) FILTER (WHERE a) FROM unnest(({completion})) AS a");
+        assert_eq!(number(&mut connection, &answers).await, completed);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

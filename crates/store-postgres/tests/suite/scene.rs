@@ -64,10 +64,15 @@ impl Scene {
     /// Enqueues one run of `tenant` and claims it against a new sequence.
     pub(crate) async fn claimed(&self, tenant: &str) -> ClaimedRun {
         self.store.enqueue(&run(tenant)).await.expect("an enqueue");
+        ran(self.claim(self.sequence_of(tenant).await).await)
+    }
+
+    /// A new sequence of `tenant`. Those before it are left as they are.
+    pub(crate) async fn sequence_of(&self, tenant: &str) -> u64 {
         loop {
             let sequence = self.reserve(1).await.first_sequence;
             if self.policy.tenant_for_sequence(sequence).as_str() == tenant {
-                return ran(self.claim(sequence).await);
+                return sequence;
             }
         }
     }

@@ -6,6 +6,7 @@ use evenhand_store::{PolicyRegistration, ReservationStore, RunQueue};
 use evenhand_store_postgres::{ConnectOptions, PostgresStore, migrate};
 use evenhand_testkit::postgres::{ServerOptions, private_server};
 use sqlx::{Connection as _, PgConnection};
+use tokio::time::Instant;
 
 use crate::scene::{execute, policy, wait_until};
 
@@ -44,8 +45,10 @@ async fn the_oldest_snapshot_is_told_to_those_who_may_see_it_and_to_nobody_wrong
     .await;
 
     let mut holder = PgConnection::connect(&url).await.unwrap();
+    let before_opened = Instant::now();
     execute(&mut holder, "BEGIN ISOLATION LEVEL REPEATABLE READ").await;
     execute(&mut holder, "SELECT 1").await;
+    let opened = Instant::now();
     go_on(&mut other).await;
     assert_eq!(
         age().await,
@@ -53,13 +56,19 @@ async fn the_oldest_snapshot_is_told_to_those_who_may_see_it_and_to_nobody_wrong
         "since when it is held is hidden from the owner"
     );
     execute(&mut other, "GRANT pg_read_all_stats TO evenhand_owner").await;
-    let since = tokio::time::Instant::now();
-    let first = age().await.unwrap();
+    // Never younger than it is, nor older: told twice, so that no other moment passes for the one at which it opened.
+    let mut first = None;
     wait_until("the snapshot is older", async || {
-        age().await.unwrap() > first + Duration::from_millis(50)
+        let youngest = opened.elapsed();
+        let told = age().await.unwrap();
+        let oldest = before_opened.elapsed();
+        assert!(
+            youngest <= told && told <= oldest,
+            "{youngest:?} {told:?} {oldest:?}"
+        );
+        told > *first.get_or_insert(told) + Duration::from_millis(50)
     })
     .await;
-    assert!(age().await.unwrap() <= first + since.elapsed());
     execute(&mut holder, "ROLLBACK").await;
     wait_until("nobody holds a snapshot", async || {
         age().await == Some(Duration::ZERO)

@@ -258,7 +258,9 @@ impl RunQueue for TestStore {
     }
 
     async fn health(&self, shard: &SchedulerShardId) -> Result<StoreHealth, StoreError> {
-        self.call("health", self.model.health(shard)).await
+        let mut health = self.call("health", self.model.health(shard)).await?;
+        health.oldest_snapshot_age = self.script.lock().expect("no panic").snapshot_age;
+        Ok(health)
     }
 
     async fn prune_history(
