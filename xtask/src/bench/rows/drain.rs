@@ -17,7 +17,7 @@ use crate::bench::server::{Bench, Database, Regime};
 
 const PROCESSES: usize = 2;
 const TENANTS: usize = 8;
-/// As many as peers fetch ahead in their fastest setting.
+/// Runs take no time here, so the more of them share a call the better. Peers fetch 500 at a time.
 const PERMITS: usize = 256;
 
 /// How many runs of one tenant are queued before those of the seven others, and how many each of these has.
