@@ -158,8 +158,9 @@ BEGIN
 END
 $$;
 
--- Who competes for the open sequences of a block. In a block that is longer than the cycle and than 256 sequences those
--- are only the tenants that have ready runs, each with one turn more than can be claimed.
+-- Who competes for the open sequences of a block: the tenants that have ready runs. A short block is read by its slots,
+-- with one look for each tenant; for a longer one those who are ready are looked for, however many slots others have, and
+-- each is given one turn more than can be claimed.
 CREATE FUNCTION evenhand.contenders(
     p_shard_key integer, p_cycle_length integer, p_pool_key integer, p_first bigint, p_count integer,
     p_open int4multirange, p_runs_max integer, p_now_tick bigint, p_tenants_limited boolean
@@ -169,10 +170,16 @@ AS $$
 DECLARE
     v_contenders evenhand.contender[];
 BEGIN
-    IF p_count <= greatest(p_cycle_length, 256) THEN
+    IF p_count <= 256 THEN
         v_contenders := ARRAY(
             SELECT ROW(t.tenant, t.turns, cardinality(t.turns), NULL)::evenhand.contender
-            FROM evenhand.turns_by_slot(p_shard_key, p_cycle_length, p_first, p_count, p_open) AS t);
+            FROM evenhand.turns_by_slot(p_shard_key, p_cycle_length, p_first, p_count, p_open) AS t
+            CROSS JOIN LATERAL (
+                SELECT r.ready_tick FROM evenhand.runs AS r
+                WHERE r.pool_key = p_pool_key AND r.tenant = t.tenant AND r.state = 'queued'
+                ORDER BY r.pool_key, r.tenant, r.ready_tick, r.rank DESC, r.id LIMIT 1
+            ) AS r
+            WHERE r.ready_tick <= p_now_tick);
     ELSE
         v_contenders := ARRAY(
             SELECT ROW(t.tenant, t.turns, cardinality(t.turns), NULL)::evenhand.contender
@@ -430,7 +437,7 @@ BEGIN
         CROSS JOIN LATERAL (SELECT count(*) AS claimed FROM unnest(p_winners) AS w WHERE w.no = c.no) AS w
         WHERE w.claimed < cardinality(c.turns) AND evenhand.is_ready(p_pool_key, c.tenant, p_now_tick)
         ORDER BY c.tenant);
-    IF p_count > greatest(p_cycle_length, 256) THEN
+    IF p_count > 256 THEN
         v_left := ARRAY(
             SELECT ROW(c.tenant, c.turns, c.runs, NULL)::evenhand.contender
             FROM ROWS FROM (

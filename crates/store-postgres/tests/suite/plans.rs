@@ -319,6 +319,32 @@ async fn a_round_over_262144_sequences_with_one_busy_tenant_of_1024_reads_little
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn idle_tenants_cost_a_short_round_one_look_each_and_a_longer_one_nothing() {
+    let names: Vec<String> = (0..1_024).map(|n| format!("t{n:04}")).collect();
+    let tenants: Vec<(&str, u32)> = names.iter().map(|name| (&**name, 4)).collect();
+    let scene = Scene::with(policy("primary-v1", &tenants)).await;
+    scene
+        .store
+        .enqueue_many(&vec![run("t0700"); 20])
+        .await
+        .unwrap();
+    let mut connection = scene.database.connect().await;
+    // A single run is wanted of each block, as when a worker has one permit free.
+    for (count, at_most) in [
+        (4_096, 300),
+        (1_000, 300),
+        (256, 256 * 6 + 200),
+        (64, 64 * 6 + 200),
+    ] {
+        let first = u32::try_from(scene.reserve(count).await.first_sequence).unwrap();
+        let round = round(first, count, 1, "NULL, NULL");
+        let read = buffers(&mut connection, &round).await;
+        println!("buffers of a round of one run over {count} sequences {read}");
+        assert!(read < at_most, "{count}: {read}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn looking_for_lost_blocks_reads_nothing_twice() {
     let scene = Scene::start().await;
     let mut connection = scene.database.connect().await;
