@@ -2,7 +2,8 @@
 
 mod model;
 
-use proptest::strategy::{Strategy as _, ValueTree as _};
+use proptest::prop_oneof;
+use proptest::strategy::{Strategy, ValueTree as _};
 use proptest::test_runner::TestRunner;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use uuid::Uuid;
@@ -156,19 +157,20 @@ async fn recorded(connection: &mut PgConnection, case: &Case) -> Ends {
     ends
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_round_claims_what_the_pure_function_admits() {
-    let scene = Scene::with(policy(
-        "primary-v1",
-        &[("a", 3), ("b", 1), ("c", 2), ("d", 2)],
-    ))
-    .await;
+/// Brings `cases` cases about, and compares what the database does with what the pure function says.
+async fn compare(
+    weights: [(&str, u32); 4],
+    counts: impl Strategy<Value = u32> + Clone,
+    cases: u32,
+) -> (usize, usize, usize) {
+    let scene = Scene::with(policy("primary-v1", &weights)).await;
     stop_clock(&scene).await;
     let mut connection = scene.database.connect().await;
     let mut runner = TestRunner::deterministic();
     let (mut claims, mut contentions, mut limited) = (0, 0, 0);
-    for number in 0..2_000 {
-        let case = case().new_tree(&mut runner).expect("a case").current();
+    for number in 0..cases {
+        let case = case(counts.clone()).new_tree(&mut runner);
+        let case = case.expect("a case").current();
         let mut transaction = connection.begin().await.expect("a transaction");
         execute(&mut transaction, &setup(&case)).await;
         let expected = expected(&case, &scene.policy);
@@ -192,5 +194,21 @@ async fn a_round_claims_what_the_pure_function_admits() {
     println!(
         "{claims} runs claimed, {contentions} sequences contended, {limited} rounds with a team window"
     );
+    (claims, contentions, limited)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_round_claims_what_the_pure_function_admits() {
+    let weights = [("a", 3), ("b", 1), ("c", 2), ("d", 2)];
+    let counts = prop_oneof![2 => 1_u32..9, 3 => 1_u32..60];
+    let (claims, contentions, limited) = compare(weights, counts, 2_000).await;
     assert!(claims > 5_000 && contentions > 10_000 && limited > 300);
+}
+
+/// Blocks beyond 256 sequences are looked at by tenant, and not by slot: shorter than the cycle, and longer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_round_over_a_long_block_does_so_too() {
+    let weights = [("a", 150), ("b", 40), ("c", 11), ("d", 200)];
+    let (claims, contentions, limited) = compare(weights, 250_u32..700, 400).await;
+    assert!(claims > 1_000 && contentions > 10_000 && limited > 60);
 }

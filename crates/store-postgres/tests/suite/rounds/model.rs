@@ -90,7 +90,8 @@ fn permits() -> impl Strategy<Value = Option<Permits>> {
     prop::option::weighted(0.3, permits)
 }
 
-pub(super) fn case() -> impl Strategy<Value = Case> {
+/// A block of one of these lengths, and what it meets.
+pub(super) fn case(counts: impl Strategy<Value = u32>) -> impl Strategy<Value = Case> {
     let limits = (
         prop::option::weighted(0.4, 0_u32..4),
         prop::option::weighted(0.4, 0_u32..60),
@@ -103,7 +104,7 @@ pub(super) fn case() -> impl Strategy<Value = Case> {
     ];
     (
         0_u32..16,
-        prop_oneof![2 => 1_u32..9, 3 => 1_u32..60],
+        counts,
         prop::collection::vec(queued(), 0..60),
         prop_oneof![1 => 0_u32..4, 3 => 0_u32..40],
         limits,
